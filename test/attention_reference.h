@@ -1,5 +1,5 @@
-// Attention and its gradients in double precision, written in the plainest way: what test_ops, test_kernels and test_attention compare with. test_ops checks
-// its gradients against differences.
+// Attention and its gradients in double precision, written in the plainest way: what test_ops, test_kernels and test_attention compare
+// with. test_ops checks its gradients against differences.
 #ifndef ATTENTION_REFERENCE_H
 #define ATTENTION_REFERENCE_H
 
@@ -12,7 +12,9 @@ typedef struct {
     double *out, *lse, *delta, *dq, *dk, *dv; // delta: or NULL
 } attention_doubles;
 
-static inline int64_t key_position(attention_block b, int64_t j) { return j < b.documents.split ? b.documents.at[0] + j : b.documents.at[1] + j - b.documents.split; }
+static inline int64_t key_position(attention_block b, int64_t j) {
+    return j < b.documents.split ? b.documents.at[0] + j : b.documents.at[1] + j - b.documents.split;
+}
 // stored: rounds out to what delta is computed from; NULL: nothing is rounded. Of the documents, `host` is read.
 static inline NOT_SANITIZED void attention_reference(attention_block b, attention_doubles x, double (*stored)(double)) {
     int HS = b.HS;
@@ -27,7 +29,8 @@ static inline NOT_SANITIZED void attention_reference(attention_block b, attentio
             int64_t from = 0, to = b.causal ? min_i64(i + 1, b.Tk) : b.Tk; // the keys that it sees
             while (b.documents.host != NULL && from < to && key_position(b, from) < b.documents.host[i]) from++;
             const double *q = x.q + i * b.q_stride + (int64_t)h * HS, *dout = x.dout + i * b.q_stride + (int64_t)h * HS;
-            double *out = x.out + i * b.sum_stride + (int64_t)h * HS, *dq = x.dq + i * b.sum_stride + (int64_t)h * HS, largest = -INFINITY, sum = 0, delta = 0;
+            double *out = x.out + i * b.sum_stride + (int64_t)h * HS, *dq = x.dq + i * b.sum_stride + (int64_t)h * HS, largest = -INFINITY;
+            double sum = 0, delta = 0;
             for (int64_t j = from; j < to; j++) {
                 const double *k = x.k + j * b.kv_stride + kv_at;
                 p[j] = 0;

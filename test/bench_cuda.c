@@ -1,8 +1,8 @@
 // Rates of the CUDA device's operations on the shapes of Llama-3-8B, all in one run of one process:
-//   products    matrix products in TFLOP/s and in % of the largest rate that a square product of 8192 reaches here; and what they lose while
-//               transfers hold SMs (see most_ctas in comm_nccl.c), when they leave SMs to them, and when they add to gradients
-//   attention   in TFLOP/s (causal pairs only, backward 2.5 times forward) and in % of the same rate, by cuDNN and by the hand-written kernels;
-//               also on packed documents, and while transfers hold SMs
+//   products    matrix products in TFLOP/s and in % of the largest rate that a square product of 8192 reaches here; and what they lose
+//               while transfers hold SMs (see most_ctas in comm_nccl.c), when they leave SMs to them, and when they add to gradients
+//   attention   in TFLOP/s (causal pairs only, backward 2.5 times forward) and in % of the same rate, by cuDNN and by the hand-written
+//               kernels; also on packed documents, and while transfers hold SMs
 //   kernels     kernels that move memory, in GB/s and in % of what a copy on the device reaches
 //   limits      what the products and the attention of a step of gpu_check.sh's two models take by themselves: no step can be faster
 //     build/cuda/test/bench_cuda [products|attention|kernels|limits]...     nothing named: all four
@@ -47,8 +47,8 @@ static float *floats(int64_t n) {
     return x;
 }
 
-// From here on `sms` SMs run nothing of ours, as if transfers of NCCL held them; 0: none. Returns the seconds until all are held. What is timed then must
-// have run before, because a first run may wait for all that runs. Not in emulation.
+// From here on `sms` SMs run nothing of ours, as if transfers of NCCL held them; 0: none. Returns the seconds until all are held. What is
+// timed then must have run before, because a first run may wait for all that runs. Not in emulation.
 #if defined DEVICE_EMULATED || defined WITHOUT_GPU
 static double hold_sms(int sms) { return 1e-9 * sms; }
 #else
@@ -80,8 +80,8 @@ enum { HELD = 8 }; // SMs of a ring of few ranks, or of a gather
         t.median = seconds[runs / 2];                                                                                            \
     } while (0)
 
-// PRINT_WAIT(t, held, work): how long a transfer that begins in the first tenth of `work` waits for its SMs, in % of the time t of `work`. Near 0: it runs
-// beside it. Near 90: only behind it, because blocks of `work` stay on every SM to the end.
+// PRINT_WAIT(t, held, work): how long a transfer that begins in the first tenth of `work` waits for its SMs, in % of the time t of `work`.
+// Near 0: it runs beside it. Near 90: only behind it, because blocks of `work` stay on every SM to the end.
 #define PRINT_WAIT(t, held, work)                                                                                                \
     do {                                                                                                                         \
         work;                                                                                                                    \
@@ -93,7 +93,8 @@ enum { HELD = 8 }; // SMs of a ring of few ranks, or of a gather
     } while (0)
 
 static void print_flops(timing t, double flops) {
-    printf("   %6.1f/%6.1f %3.0f/%3.0f %%", flops / t.best * 1e-12, flops / t.median * 1e-12, 100 * flops / t.best / peak, 100 * flops / t.median / peak);
+    printf("   %6.1f/%6.1f %3.0f/%3.0f %%", flops / t.best * 1e-12, flops / t.median * 1e-12, 100 * flops / t.best / peak,
+           100 * flops / t.median / peak);
 }
 
 // The three products of a linear layer; x is overwritten.
@@ -120,8 +121,8 @@ static void bench_product(int64_t T, int64_t in, int64_t out) {
     end_memory();
 }
 
-// The same products, and the weight gradient stored instead of added: planned for all SMs and for fewer, alone and while some are held. A product whose
-// blocks each stay on an SM to the end, as many as there are SMs, takes up to twice as long for a single one that is held.
+// The same products, and the weight gradient stored instead of added: planned for all SMs and for fewer, alone and while some are held. A
+// product whose blocks each stay on an SM to the end, as many as there are SMs, takes up to twice as long for a single one that is held.
 static void bench_product_beside(int64_t T, int64_t in, int64_t out) {
     static const int left[] = {0, HELD, 2 * HELD};
     begin_memory();
@@ -154,14 +155,16 @@ static void bench_attention(int64_t T, int Hq, int Hkv, int HS, int64_t document
     printf("%6lld %4d %4d %4d", (long long)T, Hq, Hkv, HS);
     begin_memory();
     floatX *q = stored(T * b.q_stride), *kv = stored(T * b.kv_stride), *out_x = stored(T * b.q_stride), *dout = stored(T * b.q_stride);
-    float *out = floats(T * b.q_stride), *dq = floats(T * b.q_stride), *dkv = floats(T * b.kv_stride), *lse = floats(T * Hq), *delta = floats(T * Hq);
+    float *out = floats(T * b.q_stride), *dq = floats(T * b.q_stride), *dkv = floats(T * b.kv_stride), *lse = floats(T * Hq);
+    float *delta = floats(T * Hq);
     int64_t *first = (int64_t *)piece(sizeof(int64_t) * (size_t)T), v = (int64_t)Hkv * HS;
     size_t forward_bytes = op_attention_scratch(b, false), backward_bytes = op_attention_scratch(b, true);
     void *scratch = piece(forward_bytes > backward_bytes ? forward_bytes : backward_bytes);
     if (fits) {
         timing t, forward, backward;
         int64_t *host = HOST_NEW(int64_t, T), last = documents > 0 ? T % documents : 0;
-        double pairs = (documents > 0 ? (double)(T - last) * (double)documents + (double)last * (double)last : (double)T * (double)T) / 2, flops = 4 * pairs * Hq * HS;
+        double pairs = (documents > 0 ? (double)(T - last) * (double)documents + (double)last * (double)last : (double)T * (double)T) / 2;
+        double flops = 4 * pairs * Hq * HS;
         if (documents > 0) {
             for (int64_t i = 0; i < T; i++) host[i] = i / documents * documents;
             device_from_host(first, host, sizeof(int64_t) * (size_t)T);
@@ -190,7 +193,8 @@ static void bench_attention(int64_t T, int Hq, int Hkv, int HS, int64_t document
         else printf("   %8.1f", (double)backward_bytes / 1048576);
         if (held > 0) {
             PRINT_WAIT(forward, held, op_attention_forward(out, lse, q, kv, kv + v, b, false, scratch));
-            PRINT_WAIT(backward, held, op_attention_backward(dq, dkv, dkv + v, q, kv, kv + v, out_x, dout, lse, delta, b, false, false, scratch));
+            PRINT_WAIT(backward, held,
+                       op_attention_backward(dq, dkv, dkv + v, q, kv, kv + v, out_x, dout, lse, delta, b, false, false, scratch));
         }
         free(host);
     } else printf("   does not fit");
@@ -199,15 +203,18 @@ static void bench_attention(int64_t T, int Hq, int Hkv, int HS, int64_t document
     end_memory();
 }
 
-// One step of a ring of `ring` ranks over S tokens, of the kind that rank 0 has most of: half of its queries, all keys of another rank. Measures what a
-// step costs on top of attention itself: the merge in forward, the sum of dq in backward. Both run on the compute stream, so all of it is exposed.
+// One step of a ring of `ring` ranks over S tokens, of the kind that rank 0 has most of: half of its queries, all keys of another rank.
+// Measures what a step costs on top of attention itself: the merge in forward, the sum of dq in backward. Both run on the compute stream,
+// so all of it is exposed.
 static void bench_ring_step(int64_t S, int ring, int Hq, int Hkv, int HS) {
     attention_block b = block_of(S / ring, Hq, Hkv, HS);
     b.Tq /= 2;
     b.causal = false;
     begin_memory();
-    floatX *q = stored(b.Tk * b.q_stride), *kv = stored(b.Tk * b.kv_stride), *out_x = stored(b.Tk * b.q_stride), *dout = stored(b.Tk * b.q_stride);
-    float *out = floats(b.Tk * b.q_stride), *dq = floats(b.Tk * b.q_stride), *dkv = floats(b.Tk * b.kv_stride), *lse = floats(b.Tk * Hq), *delta = floats(b.Tk * Hq);
+    floatX *q = stored(b.Tk * b.q_stride), *kv = stored(b.Tk * b.kv_stride), *out_x = stored(b.Tk * b.q_stride),
+        *dout = stored(b.Tk * b.q_stride);
+    float *out = floats(b.Tk * b.q_stride), *dq = floats(b.Tk * b.q_stride), *dkv = floats(b.Tk * b.kv_stride), *lse = floats(b.Tk * Hq);
+    float *delta = floats(b.Tk * Hq);
     float *other = floats(b.Tk * b.q_stride), *other_lse = floats(b.Tk * Hq);
     size_t forward_bytes = op_attention_scratch(b, false), backward_bytes = op_attention_scratch(b, true);
     void *scratch = piece(forward_bytes > backward_bytes ? forward_bytes : backward_bytes);
@@ -223,8 +230,9 @@ static void bench_ring_step(int64_t S, int ring, int Hq, int Hkv, int HS) {
         op_attention_delta(delta, out_x, dout, b);
         TIME(backward, op_attention_backward(dq, dkv, dkv + v, q, kv, kv + v, out_x, dout, lse, delta, b, false, false, scratch));
         TIME(added, op_attention_backward(dq, dkv, dkv + v, q, kv, kv + v, out_x, dout, lse, delta, b, true, false, scratch));
-        printf("%6lld %4d %4d %4d   %8.3f %8.3f %8.3f %5.1f %%   %8.3f %8.3f %8.3f %5.1f %%\n", (long long)S, ring, Hq, HS, 1e3 * first.median, 1e3 * merged.median, 1e3 * merge.median,
-               100 * (merged.median / first.median - 1), 1e3 * backward.median, 1e3 * added.median, 1e3 * (added.median - backward.median), 100 * (added.median / backward.median - 1));
+        printf("%6lld %4d %4d %4d   %8.3f %8.3f %8.3f %5.1f %%   %8.3f %8.3f %8.3f %5.1f %%\n", (long long)S, ring, Hq, HS,
+               1e3 * first.median, 1e3 * merged.median, 1e3 * merge.median, 100 * (merged.median / first.median - 1), 1e3 * backward.median,
+               1e3 * added.median, 1e3 * (added.median - backward.median), 100 * (added.median / backward.median - 1));
     } else printf("%6lld %4d: does not fit\n", (long long)S, ring);
     end_memory();
 }
@@ -261,7 +269,8 @@ static double attention_limit(int64_t T, int Hq, int Hkv, int HS) {
     timing forward = {0, 0}, backward = {0, 0};
     begin_memory();
     floatX *q = stored(T * b.q_stride), *kv = stored(T * b.kv_stride), *out_x = stored(T * b.q_stride), *dout = stored(T * b.q_stride);
-    float *out = floats(T * b.q_stride), *dq = floats(T * b.q_stride), *dkv = floats(T * b.kv_stride), *lse = floats(T * Hq), *delta = floats(T * Hq);
+    float *out = floats(T * b.q_stride), *dq = floats(T * b.q_stride), *dkv = floats(T * b.kv_stride), *lse = floats(T * Hq);
+    float *delta = floats(T * Hq);
     size_t forward_bytes = op_attention_scratch(b, false), backward_bytes = op_attention_scratch(b, true);
     void *scratch = piece(forward_bytes > backward_bytes ? forward_bytes : backward_bytes);
     int64_t v = (int64_t)Hkv * HS;
@@ -274,14 +283,15 @@ static double attention_limit(int64_t T, int Hq, int Hkv, int HS) {
     end_memory();
     return forward.median + backward.median;
 }
-// One sequence of T tokens: every product and every layer's attention, forward and backward once, and nothing else. For `models` models, which
-// differ only in their number of layers.
+// One sequence of T tokens: every product and every layer's attention, forward and backward once, and nothing else. For `models` models,
+// which differ only in their number of layers.
 typedef struct {
     const char *name;
     int L;
 } limit_model;
 static void bench_limit(const limit_model *model, int models, int64_t T, int64_t D, int Hq, int Hkv, int HS, int64_t F, int64_t V) {
-    product_seconds qkv = product_limit(T, D, (int64_t)(Hq + 2 * Hkv) * HS), wo = product_limit(T, (int64_t)Hq * HS, D), up = product_limit(T, D, 2 * F), down = product_limit(T, F, D);
+    product_seconds qkv = product_limit(T, D, (int64_t)(Hq + 2 * Hkv) * HS), wo = product_limit(T, (int64_t)Hq * HS, D);
+    product_seconds up = product_limit(T, D, 2 * F), down = product_limit(T, F, D);
     product_seconds head = product_limit(T, D, V), all[] = {qkv, wo, up, down}, layer = {0, 0, 0};
     for (int i = 0; i < 4; i++) {
         layer.forward += all[i].forward;
@@ -291,11 +301,14 @@ static void bench_limit(const limit_model *model, int models, int64_t T, int64_t
     double layer_attention = attention_limit(T, Hq, Hkv, HS);
     for (int i = 0; i < models; i++) {
         int L = model[i].L;
-        double products = L * (layer.forward + layer.input + layer.weight) + head.forward + head.input + head.weight, attention = L * layer_attention;
+        double products = L * (layer.forward + layer.input + layer.weight) + head.forward + head.input + head.weight;
+        double attention = L * layer_attention;
         double matrices = (double)L * (double)(D * (Hq + 2 * Hkv) * HS + (int64_t)Hq * HS * D + 3 * D * F) + (double)D * (double)V;
-        double flops = (double)T * (6 * matrices + 6.0 * L * (double)T * Hq * HS), seconds = products + attention; // counted as in metrics.h
-        printf("limit %s %lld alone %.3f ms: products %.3f attention %.3f again %.3f a layer that is selective; %.0f tokens/s, %.1f TFLOP/s", model[i].name, (long long)T, 1e3 * seconds,
-               1e3 * products, 1e3 * attention, 1e3 * (qkv.forward + wo.forward + up.forward), (double)T / seconds, 1e-12 * flops / seconds);
+        // Counted as in metrics.h.
+        double flops = (double)T * (6 * matrices + 6.0 * L * (double)T * Hq * HS), seconds = products + attention;
+        printf("limit %s %lld alone %.3f ms: products %.3f attention %.3f again %.3f a layer that is selective; "
+               "%.0f tokens/s, %.1f TFLOP/s", model[i].name, (long long)T, 1e3 * seconds, 1e3 * products, 1e3 * attention,
+               1e3 * (qkv.forward + wo.forward + up.forward), (double)T / seconds, 1e-12 * flops / seconds);
         if (device_peak_flops() > 0) printf(", MFU %.1f%%", 100 * flops / seconds / device_peak_flops());
         printf("\n");
     }
@@ -367,7 +380,8 @@ static void bench_kernels(int64_t T, int D, int H, int Hkv, int HS, int F, int V
         args.rounding.stochastic = true;
         KERNEL("AdamW, stochastic rounding", bytes, op_adamw(params, states[0], states[1], states[2], states[3], count, args));
         args.bf16_moments = true;
-        KERNEL("AdamW, and bf16 moments", bytes - 8 * (double)count, op_adamw(params, states[0], states[1], states[2], states[3], count, args));
+        KERNEL("AdamW, and bf16 moments", bytes - 8 * (double)count,
+               op_adamw(params, states[0], states[1], states[2], states[3], count, args));
     } else printf("loss and AdamW: do not fit\n");
     end_memory();
 }
@@ -393,39 +407,48 @@ int main(int argc, char **argv) {
     printf("%s\n%s", device_name(), small ? "tiny sizes: the figures say nothing about any device's speed\n" : "");
     peak = small ? 1e12 : device_measure_gemm(); // which takes minutes on a CPU
     if (peak <= 0) peak = 1;
-    if (!small) printf("square product of 8192: %.1f TFLOP/s, %.0f %% of the data sheet\n", peak * 1e-12, device_peak_flops() > 0 ? 100 * peak / device_peak_flops() : 0.0);
+    if (!small)
+        printf("square product of 8192: %.1f TFLOP/s, %.0f %% of the data sheet\n", peak * 1e-12,
+               device_peak_flops() > 0 ? 100 * peak / device_peak_flops() : 0.0);
     if (products) {
         static const int shapes[][2] = {{4096, 6144}, {4096, 4096}, {4096, 28672}, {14336, 4096}, {4096, 128256}};
-        printf("\nlinear: TFLOP/s and %% of the square product\n%6s %6s %6s   %-21s   %-21s   %s\n", "T", "in", "out", "y = x w^T", "dx = dy w", "dw += dy^T x");
+        printf("\nlinear: TFLOP/s and %% of the square product\n%6s %6s %6s   %-21s   %-21s   %s\n", "T", "in", "out", "y = x w^T",
+               "dx = dy w", "dw += dy^T x");
         for (int64_t T = small ? 64 : 4096; T <= (small ? 64 : 65536); T *= 4)
-            for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) bench_product(T, small ? shapes[s][0] / 64 : shapes[s][0], small ? shapes[s][1] / 64 : shapes[s][1]);
+            for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
+                bench_product(T, small ? shapes[s][0] / 64 : shapes[s][0], small ? shapes[s][1] / 64 : shapes[s][1]);
     }
     if (products) {
-        printf("\nlinear beside communication: SMs left to it, SMs that it holds\n%6s %6s %6s %4s %4s   %-21s   %-21s   %-21s   %s\n", "T", "in", "out", "left", "held", "y = x w^T", "dx = dy w", "dw += dy^T x", "dw = dy^T x             waits beside it");
-        for (int i = 0; i < 2; i++) bench_product_beside(small ? 64 : 8192, (i == 0 ? 4096 : 14336) / (small ? 64 : 1), (i == 0 ? 28672 : 4096) / (small ? 64 : 1));
+        printf("\nlinear beside communication: SMs left to it, SMs that it holds\n%6s %6s %6s %4s %4s   %-21s   %-21s   %-21s   %s\n", "T",
+               "in", "out", "left", "held", "y = x w^T", "dx = dy w", "dw += dy^T x", "dw = dy^T x             waits beside it");
+        for (int i = 0; i < 2; i++)
+            bench_product_beside(small ? 64 : 8192, (i == 0 ? 4096 : 14336) / (small ? 64 : 1), (i == 0 ? 28672 : 4096) / (small ? 64 : 1));
     }
     if (attention) {
         int Hq = small ? 2 : 32, Hkv = small ? 1 : 8, HS = small ? 64 : 128;
-        printf("\nattention, causal: TFLOP/s and %% of the square product\n%6s %4s %4s %4s   %-21s   %-21s   %-21s   %-21s   %s\n", "T", "H", "Hkv", "HS", op_attention_engine(false), "backward",
-               "by hand, forward", "backward", "scratch MB");
+        printf("\nattention, causal: TFLOP/s and %% of the square product\n%6s %4s %4s %4s   %-21s   %-21s   %-21s   %-21s   %s\n", "T",
+               "H", "Hkv", "HS", op_attention_engine(false), "backward", "by hand, forward", "backward", "scratch MB");
         for (int64_t T = small ? 128 : 2048; T <= (small ? 256 : 131072); T *= 2) bench_attention(T, Hq, Hkv, HS, 0, -1);
-        attention_test_limits(0, small ? 1 << 20 : (int64_t)6 << 30); // so much scratch that backward calls have many heads: what DEVICE_ATTENTION_SCRATCH costs
+        // So much scratch that backward calls have many heads: what DEVICE_ATTENTION_SCRATCH costs.
+        attention_test_limits(0, small ? 1 << 20 : (int64_t)6 << 30);
         bench_attention(small ? 256 : 131072, Hq, Hkv, HS, 0, -1);
         attention_test_limits(0, 0);
-        printf("\nwhile transfers hold SMs: the same\n%6s %4s %4s %4s   %-21s   %-21s   %-21s   %-21s   %s\n", "T", "H", "Hkv", "HS", op_attention_engine(false), "backward", "by hand, forward",
-               "backward", "SMs held, waits beside forward, backward");
+        printf("\nwhile transfers hold SMs: the same\n%6s %4s %4s %4s   %-21s   %-21s   %-21s   %-21s   %s\n", "T", "H", "Hkv",
+               "HS", op_attention_engine(false), "backward", "by hand, forward", "backward", "SMs held, waits beside forward, backward");
         for (int held = 0; held <= 2 * HELD; held += HELD) bench_attention(small ? 256 : 32768, Hq, Hkv, HS, 0, held);
-        printf("\npacked documents (%s): the same, of what is seen\n%6s %4s %4s %4s   %-21s   %-21s   %-21s   %-21s   %s\n", op_attention_engine(true), "T", "H", "Hkv", "HS", "forward", "backward",
-               "by hand, forward", "backward", "tokens each");
+        printf("\npacked documents (%s): the same, of what is seen\n%6s %4s %4s %4s   %-21s   %-21s   %-21s   %-21s   %s\n",
+               op_attention_engine(true), "T", "H", "Hkv", "HS", "forward", "backward", "by hand, forward", "backward", "tokens each");
         int64_t documents[] = {1024, 4096, 5000, 16384};
         for (int i = 0; i < (small ? 1 : 4); i++) bench_attention(small ? 120 : 65536, Hq, Hkv, HS, small ? 40 : documents[i], -1);
     }
     if (limits) {
-        printf("\na ring of N over S tokens, its longest kind of step, ms: forward alone, merged, the merge alone, on top; backward alone, added, the difference\n");
+        printf("\na ring of N over S tokens, its longest kind of step, ms: forward alone, merged, the merge alone, on top; "
+               "backward alone, added, the difference\n");
         if (small) bench_ring_step(1024, 4, 2, 1, 64);
         else bench_ring_step(131072, 8, 32, 8, 128);
         printf("\nwhat no step is faster than: its products and its attention by themselves (medians)\n");
-        static const limit_model tiny = {"small", 2}, shaped[] = {{"llama-8b-8-layers", 8}, {"llama-8b-4-layers", 4}}, one_b = {"llama3.2-1b", 16};
+        static const limit_model tiny = {"small", 2}, shaped[] = {{"llama-8b-8-layers", 8}, {"llama-8b-4-layers", 4}};
+        static const limit_model one_b = {"llama3.2-1b", 16};
         if (small) bench_limit(&tiny, 1, 128, 64, 2, 1, 64, 96, 256);
         for (int64_t T = 131072; !small && T >= 8192; T /= 4) {
             bench_limit(shaped, 2, T, 4096, 32, 8, 128, 14336, 128256);

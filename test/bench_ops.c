@@ -1,5 +1,5 @@
-// Rates of the CPU operations that take most of the time, all in one run of one process: linear layers beside OpenBLAS itself on the same shapes,
-// and attention against the peak of fused multiply-adds. And the rate of a copy to the host.
+// Rates of the CPU operations that take most of the time, all in one run of one process: linear layers beside OpenBLAS itself on the same
+// shapes, and attention against the peak of fused multiply-adds. And the rate of a copy to the host.
 //   build/cpu/test/bench_ops [threads]        (unset OPENBLAS_CORETYPE and OPENBLAS_L2_SIZE first: they slow OpenBLAS down)
 // Figures are GFLOP/s, best/median of the repetitions. Attention counts causal pairs only (half), backward 2.5 times forward.
 #include "../device/cpu/simd.h"
@@ -89,7 +89,8 @@ static void bench_linear(int64_t T, int64_t in, int64_t out) {
 
 static void bench_attention(int64_t T, int Hq, int Hkv, int HS) {
     attention_block b = block_of(T, Hq, Hkv, HS);
-    float *q = tensor(T * b.q_stride, 1), *kv = tensor(T * b.kv_stride, 1), *out = tensor(T * b.q_stride, 1), *dout = tensor(T * b.q_stride, 1);
+    float *q = tensor(T * b.q_stride, 1), *kv = tensor(T * b.kv_stride, 1), *out = tensor(T * b.q_stride, 1);
+    float *dout = tensor(T * b.q_stride, 1);
     float *dq = tensor(T * b.q_stride, 1), *dkv = tensor(T * b.kv_stride, 1), *lse = tensor(T * Hq, 1), *delta = tensor(T * Hq, 1);
     size_t forward_bytes = op_attention_scratch(b, false), backward_bytes = op_attention_scratch(b, true);
     void *scratch = device_alloc(forward_bytes > backward_bytes ? forward_bytes : backward_bytes);
@@ -104,9 +105,9 @@ static void bench_attention(int64_t T, int Hq, int Hkv, int HS) {
         SECONDS(seconds[1][r], op_attention_backward(dq, dkv, dkv + v, q, kv, kv + v, out, dout, lse, delta, b, false, false, scratch));
     }
     rates forward = rates_of(seconds[0], runs, flops), backward = rates_of(seconds[1], runs, 2.5 * flops);
-    printf("%6lld %4d %4d %4d   %4.0f/%4.0f %3.0f/%3.0f %%   %4.0f/%4.0f %3.0f/%3.0f %%   %6.1f\n", (long long)T, Hq, Hkv, HS, forward.best, forward.median,
-           100 * forward.best / peak, 100 * forward.median / peak, backward.best, backward.median, 100 * backward.best / peak,
-           100 * backward.median / peak, (double)forward_bytes / 1048576);
+    printf("%6lld %4d %4d %4d   %4.0f/%4.0f %3.0f/%3.0f %%   %4.0f/%4.0f %3.0f/%3.0f %%   %6.1f\n", (long long)T, Hq, Hkv, HS,
+           forward.best, forward.median, 100 * forward.best / peak, 100 * forward.median / peak, backward.best, backward.median,
+           100 * backward.best / peak, 100 * backward.median / peak, (double)forward_bytes / 1048576);
     fflush(stdout);
     drop(q), drop(kv), drop(out), drop(dout), drop(dq), drop(dkv), drop(lse), drop(delta);
     device_free(scratch);
@@ -139,12 +140,14 @@ int main(int argc, char **argv) {
     }
     printf("%s\n", device_name());
     printf("fused multiply-add peak: %.0f GFLOP/s with %d lanes\n\n", fma_peak(), LANES);
-    printf("linear: GFLOP/s ours, raw OpenBLAS, ratio\n%6s %6s %6s   %-28s %-28s %s\n", "T", "in", "out", "y = x w^T", "dx = dy w", "dw += dy^T x");
+    printf("linear: GFLOP/s ours, raw OpenBLAS, ratio\n%6s %6s %6s   %-28s %-28s %s\n", "T", "in", "out", "y = x w^T",
+           "dx = dy w", "dw += dy^T x");
     static const int shapes[][3] = {{512, 256, 256},   {512, 768, 768},    {512, 768, 2048},   {512, 2048, 768},
                                     {2048, 768, 768}, {2048, 768, 4096}, {4096, 2048, 2048}, {1024, 768, 32000}};
     for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++) bench_linear(shapes[s][0], shapes[s][1], shapes[s][2]);
 
-    printf("\nattention, causal: GFLOP/s and %% of the peak\n%6s %4s %4s %4s   %-18s   %-18s   %s\n", "T", "H", "Hkv", "HS", "forward", "backward", "scratch MB");
+    printf("\nattention, causal: GFLOP/s and %% of the peak\n%6s %4s %4s %4s   %-18s   %-18s   %s\n", "T", "H", "Hkv", "HS", "forward",
+           "backward", "scratch MB");
     static const int heads[][3] = {{12, 4, 64}, {6, 2, 128}, {4, 1, 128}};
     static const int lengths[] = {512, 4096, 16384};
     for (size_t h = 0; h < 3; h++) {

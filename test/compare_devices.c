@@ -1,16 +1,16 @@
 // Trains one model on two devices and compares; test_emulated.sh and test_cuda.sh run it:
-//     build/cpu/test/compare_devices write FILE [LENGTH [STEPS]]        loss curve, and gradients of the first step, on the CPU device, one rank
-//     build/emulated/test/compare_devices compare FILE [LENGTH [STEPS]] the same on this device, on 1, 2 or 4 ranks (hybrid ZeRO, every kind of
-//                                                                       recompute, offload), against the file
-// 2 ranks are hp 2 for the first model below and cp 2 for the second; 4 ranks are hp 2 x cp 2, one window for one model and two for the other, from
-// length 512 on the other way round.
+//     build/cpu/test/compare_devices write FILE [LENGTH [STEPS]]         loss curve and gradients of the first step, CPU device, one rank
+//     build/emulated/test/compare_devices compare FILE [LENGTH [STEPS]]  the same on this device, on 1, 2 or 4 ranks (hybrid ZeRO, every
+//                                                                        kind of recompute, offload), against the file
+// 2 ranks are hp 2 for the first model below and cp 2 for the second; 4 ranks are hp 2 x cp 2, one window for one model and two for the
+// other, from length 512 on the other way round.
 // LENGTH (default 96) is that of the sequences. At 512 each block has whole tiles of 128 rows, which go to the attention engine (cuDNN).
-// Two models: heads of 16 on whole sequences; and heads of 64 on packed documents, at most 5 steps. The hand-written tensor-core kernels compute the
-// second model's attention; from length 512 on, where documents are 8 times as long, the attention engine computes part of it.
-// Bounds when this device stores bf16: a stored number is off by up to 2^-8 of itself. The loss is a mean over many of them: the curves stay within
-// 2^-8 of the loss at the start, which falls by 8 times that or more in 5 steps. A gradient is a sum of products of such numbers with independent
-// errors: cosine 0.999 or more, norm within 1 %. When the device stores float, only the order of sums differs: losses within 2e-5 of the first loss,
-// cosine within 1e-6 of 1, norm within 1e-4.
+// Two models: heads of 16 on whole sequences; and heads of 64 on packed documents, at most 5 steps. The hand-written tensor-core kernels
+// compute the second model's attention; from length 512 on, where documents are 8 times as long, the attention engine computes part of it.
+// Bounds when this device stores bf16: a stored number is off by up to 2^-8 of itself. The loss is a mean over many of them: the curves
+// stay within 2^-8 of the loss at the start, which falls by 8 times that or more in 5 steps. A gradient is a sum of products of such
+// numbers with independent errors: cosine 0.999 or more, norm within 1 %. When the device stores float, only the order of sums differs:
+// losses within 2e-5 of the first loss, cosine within 1e-6 of 1, norm within 1e-4.
 #include "model_fixture.h"
 #if defined(DEVICE_EMULATED) || defined(DEVICE_BF16)
 #include "../device/cuda/attention_call.h"
@@ -25,11 +25,13 @@ typedef struct {
     int64_t counts[UNITS];   // without padding
 } record;
 
-static model_config config_of(bool packed) { return fixture_config(UNITS - 2, 64, packed ? 8 : 4, packed ? 4 : 2, packed ? 64 : 16, 120, 250, false); }
+static model_config config_of(bool packed) {
+    return fixture_config(UNITS - 2, 64, packed ? 8 : 4, packed ? 4 : 2, packed ? 64 : 16, 120, 250, false);
+}
 static int steps_of(bool packed) { return packed && steps > 5 ? 5 : steps; }
 
-// Documents of 37 tokens (from length 512 on: 296) in every other sample and of 20 (160) in the others; in the second micro-step the other way round.
-// The longer ones are segments (cp 2).
+// Documents of 37 tokens (from length 512 on: 296) in every other sample and of 20 (160) in the others; in the second micro-step the other
+// way round. The longer ones are segments (cp 2).
 static void documents_make(fixture *f) {
     for (int64_t b = 0; b < f->m.setup.grad_accum * f->m.setup.B; b++) {
         int64_t n = ((b % f->m.setup.B + b / f->m.setup.B) % 2 == 0 ? 37 : 20) * (f->S >= 512 ? 8 : 1);
@@ -101,7 +103,9 @@ static void compare(const record *here, const record *there, bool packed) {
               bound);
         worst = fmax(worst, d);
     }
-    if (last >= 4) CHECK(here->losses[last] < (1 - 8.0 / 256) * here->losses[0], "the loss does not fall: %.4f to %.4f", here->losses[0], here->losses[last]);
+    if (last >= 4)
+        CHECK(here->losses[last] < (1 - 8.0 / 256) * here->losses[0],
+              "the loss does not fall: %.4f to %.4f", here->losses[0], here->losses[last]);
     for (int u = 0; u < UNITS; u++) {
         model_config c = config_of(packed);
         model m;
@@ -126,7 +130,8 @@ static void compare(const record *here, const record *there, bool packed) {
         free(m.units);
     }
     printf("%s: loss %.4f to %.4f; from the CPU device: losses %.1e apart (bound %.1e), gradients 1 - cosine %.1e, norm %.1e\n",
-           packed ? "packed documents, heads of 64" : "whole sequences, heads of 16", here->losses[0], here->losses[last], worst, bound, worst_cosine, worst_norm);
+           packed ? "packed documents, heads of 64" : "whole sequences, heads of 16", here->losses[0], here->losses[last], worst, bound,
+           worst_cosine, worst_norm);
 }
 
 int main(int argc, char **argv) {

@@ -1,5 +1,5 @@
-// Kernels with one fault each, which device/cuda/emulation.h must reveal; test_emulated.sh builds this file and runs it with each of the names below,
-// test_cuda.sh as nvcc's PTX (ptx_to_cc.py).
+// Kernels with one fault each, which device/cuda/emulation.h must reveal; test_emulated.sh builds this file and runs it with each of the
+// names below, test_cuda.sh as nvcc's PTX (ptx_to_cc.py).
 #include "../device/cuda/kernel.cuh"
 
 #include <vector>
@@ -17,8 +17,9 @@ extern "C" size_t fake_cuda_shared_allowed(const void *) { return 48 * 1024; }
 
 // Each thread takes the number of the next one through shared memory; with a fault, or without ("none").
 enum fault {
-    NONE, NO_BARRIER, HALF_A_BARRIER, LANE_LEFT, TOO_FAR, NO_WAIT, RUN_AHEAD, ONLY_SHUFFLE, OTHER_BLOCK, OTHER_BLOCK_READS, MATRIX_ROWS, LANES_APART,
-    TWO_BARRIERS, TWO_LOADS, TWO_PRODUCTS, SHARED_STORE, GLOBAL_ROWS, COPY_BACK, NEVER_WAITS, BETWEEN_BARRIERS, UNWRITTEN, FAULTS
+    NONE, NO_BARRIER, HALF_A_BARRIER, LANE_LEFT, TOO_FAR, NO_WAIT, RUN_AHEAD, ONLY_SHUFFLE, OTHER_BLOCK, OTHER_BLOCK_READS, MATRIX_ROWS,
+    LANES_APART, TWO_BARRIERS, TWO_LOADS, TWO_PRODUCTS, SHARED_STORE, GLOBAL_ROWS, COPY_BACK, NEVER_WAITS, BETWEEN_BARRIERS, UNWRITTEN,
+    FAULTS
 };
 __global__ void pass_on_kernel(float *out, fault f) {
     DYN_SHARED(float, shared);
@@ -50,7 +51,8 @@ __global__ void pass_on_kernel(float *out, fault f) {
     if (f == NO_WAIT) copy_async_wait();
 }
 
-// All warps read a number; after a barrier one thread of the last block writes another one. other-block-reads: of both blocks, and the number that was read.
+// All warps read a number; after a barrier one thread of the last block writes another one. other-block-reads: of both blocks, and the
+// number that was read.
 __global__ void read_then_write_kernel(float *x, fault f) {
     float seen = *x;
     __syncthreads();
@@ -92,9 +94,10 @@ __global__ void matrix_kernel(float *out, fault f) {
 }
 
 int main(int argc, char **argv) {
-    const char *names[FAULTS] = {"none", "no-barrier", "half-a-barrier", "lane-left", "too-far", "no-wait", "run-ahead", "only-shuffle", "other-block",
-                                 "other-block-reads", "matrix-rows", "lanes-apart", "two-barriers", "two-loads", "two-products", "shared-store",
-                                 "global-rows", "copy-back", "never-waits", "between-barriers", "unwritten"};
+    const char *names[FAULTS] = {"none", "no-barrier", "half-a-barrier", "lane-left", "too-far", "no-wait", "run-ahead", "only-shuffle",
+                                 "other-block", "other-block-reads", "matrix-rows", "lanes-apart", "two-barriers", "two-loads",
+                                 "two-products", "shared-store", "global-rows", "copy-back", "never-waits", "between-barriers",
+                                 "unwritten"};
     int threads = 64;
     fault f = NONE;
     for (int i = 0; argc == 2 && i < FAULTS; i++)

@@ -1,9 +1,10 @@
 // The CUDA runtime, cuBLASLt and NCCL without a GPU, as much of them as device/cuda uses: memory is the host's, products are BLAS, NCCL is
-// MPI. test_cuda.sh links it with the real device_cuda.c, linear_cublaslt.c and comm_nccl.c and the emulated kernels (or nvcc's PTX, ptx_launch.cc), and trains.
+// MPI. test_cuda.sh links it with the real device_cuda.c, linear_cublaslt.c and comm_nccl.c and the emulated kernels (or nvcc's PTX,
+// ptx_launch.cc), and trains.
 //
-// It is as unfriendly as a GPU may be. Kernels are run at once. Transfers are done as late as possible: when compute, work aside or the host waits for an
-// event behind them. So a missing wait reads old numbers, and a buffer reused too early sends new ones. It also
-// reports unordered accesses to memory, even where the numbers come out right. NCCL calls answer "in progress" first, as non-blocking communicators
+// It is as unfriendly as a GPU may be. Kernels are run at once. Transfers are done as late as possible: when compute, work aside or the
+// host waits for an event behind them. So a missing wait reads old numbers, and a buffer reused too early sends new ones. It also reports
+// unordered accesses to memory, even where the numbers come out right. NCCL calls answer "in progress" first, as non-blocking communicators
 // do. Arguments are checked as the libraries check them: sizes, leading dimensions, types, alignment; or should: which buffers may overlap.
 //     FAKE_CUDA_EAGER=1          the opposite: all work is done when it is queued
 //     FAKE_CUDA_STALL=RANK       that rank stops in its 100th transfer; with FAKE_CUDA_FAIL=1 its communicators then report an error
@@ -100,9 +101,9 @@ static int stream_count;
 
 // ---- the GPU's memory ----
 
-// FAKE_CUDA_APART=1: the GPU's memory is accessible only while a kernel or one of these libraries works. A host access ends in a segmentation fault,
-// as on a GPU, and a system call on it in an error. Transfers then take only memory of the GPU (test_comm gives them the host's). Managed memory is
-// accessible again when the host has waited for compute: before that, it would read old numbers.
+// FAKE_CUDA_APART=1: the GPU's memory is accessible only while a kernel or one of these libraries works. A host access ends in a
+// segmentation fault, as on a GPU, and a system call on it in an error. Transfers then take only memory of the GPU (test_comm gives them
+// the host's). Managed memory is accessible again when the host has waited for compute: before that, it would read old numbers.
 static struct {
     char *at;
     size_t bytes;
@@ -122,7 +123,8 @@ static void gpu_works(bool begins) {
 static __thread cudaError_t last_error; // what a call of this thread returned and cudaGetLastError has not yet
 void emulation_runs(bool begins); // called by emulation.h
 void emulation_runs(bool begins) {
-    insist(last_error == cudaSuccess, "a kernel is launched after an error that nobody has cleared: the launch would be taken for its cause");
+    insist(last_error == cudaSuccess,
+           "a kernel is launched after an error that nobody has cleared: the launch would be taken for its cause");
     gpu_works(begins);
 }
 
@@ -181,15 +183,17 @@ static bool is_argument(const void *at) {
     static void *stack;
     static size_t bytes;
     pthread_attr_t attributes;
-    if (stack == NULL) insist(pthread_getattr_np(pthread_self(), &attributes) == 0 && pthread_attr_getstack(&attributes, &stack, &bytes) == 0, "no stack");
+    if (stack == NULL)
+        insist(pthread_getattr_np(pthread_self(), &attributes) == 0 && pthread_attr_getstack(&attributes, &stack, &bytes) == 0, "no stack");
     return (const char *)at >= (const char *)stack && (const char *)at < (const char *)stack + bytes;
 }
 
 // ---- what transfers in flight forbid ----
-// Work on a lane is in flight from when it is queued until compute, or the host, waits for it. During that time compute must not touch what it writes
-// nor write what it reads; the same holds between two lanes. And it must wait for all compute before it. The order is checked, not the results.
-// The same holds for work aside. A transfer that it has waited for counts as its own from then on: it is in flight until compute waits for work aside.
-// Compute's accesses are known from its library calls and, in a build with SANITIZE=races, from its kernels (device/cuda/races.cc).
+// Work on a lane is in flight from when it is queued until compute, or the host, waits for it. During that time compute must not touch what
+// it writes nor write what it reads; the same holds between two lanes. And it must wait for all compute before it. The order is checked,
+// not the results. The same holds for work aside. A transfer that it has waited for counts as its own from then on: it is in flight until
+// compute waits for work aside. Compute's accesses are known from its library calls and, in a build with SANITIZE=races, from its kernels
+// (device/cuda/races.cc).
 
 typedef struct {
     const char *at;
@@ -209,8 +213,10 @@ static void no_conflict(const struct CUstream_st *lane, const void *at, size_t b
     for (int i = 0; i < under_way_count; i++) {
         const memory_range *r = &under_way[i];
         if (lane != NULL && r->lane->aside && r->position < lane->seen_aside) continue;
-        if (bytes > 0 && r->lane != lane && (r->writes || writes) && (const char *)at < r->at + r->bytes && r->at < (const char *)at + bytes)
-            insist(false, lane == NULL ? "compute touches what a transfer under way needs" : "two transfers, or one and work aside, need the same memory");
+        if (bytes > 0 && r->lane != lane && (r->writes || writes) && (const char *)at < r->at + r->bytes &&
+            r->at < (const char *)at + bytes)
+            insist(false, lane == NULL ? "compute touches what a transfer under way needs"
+                                       : "two transfers, or one and work aside, need the same memory");
     }
 }
 static void compute_touches(const void *at, size_t bytes, bool writes) {
@@ -249,8 +255,9 @@ static void lane_touches(const struct CUstream_st *lane, const void *at, size_t 
     no_conflict(lane, at, bytes, writes);
     under_way[under_way_count++] = (memory_range){(const char *)at, bytes, writes, lane, lane->queued};
 }
-// NCCL connects two ranks at the first transfer between them. comm_nccl.c has that done when a communicator is made, by two warm-up transfers, each of
-// them followed by a wait of the host for compute. A connection that comes later is noted here, and the next matrix product refuses it.
+// NCCL connects two ranks at the first transfer between them. comm_nccl.c has that done when a communicator is made, by two warm-up
+// transfers, each of them followed by a wait of the host for compute. A connection that comes later is noted here, and the next matrix
+// product refuses it.
 static void connect_ranks(const work *w) {
     uint64_t needs = w->kind == GROUP ? 0 : (uint64_t)1 << (w->kind == ALL_GATHER ? 62 : 63);
     for (int i = 0; i < w->message_count; i++) needs |= (uint64_t)1 << (w->messages[i].peer % 31 + (w->messages[i].receives ? 31 : 0));
@@ -487,7 +494,8 @@ static int gpus_seen(void) {
 cudaError_t cudaGetDeviceCount(int *count) {
     cpu_set_t given, all;
     memset(&all, 0xff, sizeof all);
-    insist(sched_getaffinity(0, sizeof given, &given) == 0 && sched_setaffinity(0, sizeof all, &all) == 0 && sched_getaffinity(0, sizeof all, &all) == 0, "what CPUs are there?");
+    insist(sched_getaffinity(0, sizeof given, &given) == 0 && sched_setaffinity(0, sizeof all, &all) == 0 &&
+           sched_getaffinity(0, sizeof all, &all) == 0, "what CPUs are there?");
     insist(CPU_COUNT(&given) >= 4 || CPU_EQUAL(&given, &all), "the threads of the driver would share one core with the rank");
     *count = gpus_seen();
     return cudaSuccess;
@@ -540,7 +548,8 @@ size_t fake_cuda_shared_allowed(const void *kernel) {
     return 48 * 1024;
 }
 cudaError_t cudaFuncSetAttribute(const void *function, enum cudaFuncAttribute attribute, int value) {
-    insist(attribute == cudaFuncAttributeMaxDynamicSharedMemorySize && value <= 99 * 1024, "an attribute of a kernel that no GPU of ours takes");
+    insist(attribute == cudaFuncAttributeMaxDynamicSharedMemorySize && value <= 99 * 1024,
+           "an attribute of a kernel that no GPU of ours takes");
     int i = 0;
     while (shared_allowed[i].kernel != NULL && shared_allowed[i].kernel != function) insist(++i < 64, "too many kernels");
     shared_allowed[i].kernel = function;
@@ -551,7 +560,8 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total) {
     const char *poor = getenv("FAKE_CUDA_POOR");
     *free_bytes = *total = (size_t)16 << 30;
     for (int i = 0; i < gpu_memory_count; i++) *free_bytes -= gpu_memory[i].bytes;
-    if (poor != NULL && strtol(poor, NULL, 10) == job_rank() && strchr(poor, ':') != NULL) *free_bytes = (size_t)strtol(strchr(poor, ':') + 1, NULL, 10) << 10;
+    if (poor != NULL && strtol(poor, NULL, 10) == job_rank() && strchr(poor, ':') != NULL)
+        *free_bytes = (size_t)strtol(strchr(poor, ':') + 1, NULL, 10) << 10;
     return cudaSuccess;
 }
 static struct {
@@ -600,7 +610,7 @@ cudaError_t cudaFreeHost(void *p) {
     free(p);
     return cudaSuccess;
 }
-// A copy from pinned memory on the compute stream: the host has just written there, which it may do once earlier copies from there are over.
+// A copy from pinned memory on the compute stream: the host has just written there, as it may once earlier copies from there are over.
 static void is_read(const struct CUstream_st *s, const void *from, size_t bytes) {
     static struct {
         const char *at;
@@ -619,9 +629,11 @@ static void is_read(const struct CUstream_st *s, const void *from, size_t bytes)
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t s) {
     insist(kind != cudaMemcpyDefault || is_pinned(to) || is_pinned(from), "a copy beside compute from or to memory that is not pinned");
     insist(in_one_piece(to, bytes) && in_one_piece(from, bytes), "a copy over two pieces of memory that were pinned apart");
-    bool to_gpu = is_gpu_memory(to, bytes), from_gpu = is_gpu_memory(from, bytes), either = kind == cudaMemcpyDefault && (to_gpu || from_gpu);
+    bool to_gpu = is_gpu_memory(to, bytes), from_gpu = is_gpu_memory(from, bytes);
+    bool either = kind == cudaMemcpyDefault && (to_gpu || from_gpu);
     if (apart())
-        insist(either || ((to_gpu || kind == cudaMemcpyDeviceToHost) && (from_gpu || kind == cudaMemcpyHostToDevice)), "a copy of memory that is not the GPU's");
+        insist(either || ((to_gpu || kind == cudaMemcpyDeviceToHost) && (from_gpu || kind == cudaMemcpyHostToDevice)),
+               "a copy of memory that is not the GPU's");
     bool in_use = host_memory_in_use, with_host = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToHost;
     bool staged = kind == cudaMemcpyHostToDevice && is_pinned(from);
     if (with_host) host_memory_in_use = false; // the next piece of a copy
@@ -660,15 +672,16 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *result, int size, ncclUniqueId i
     int root, tag, me = job_rank(), *members = HOST_NEW(int, size);
     insist(config->blocking == 0, "a blocking communicator");
     if (must_be_deterministic()) insist(is_set("NCCL_ALGO", "Ring") && is_set("NCCL_PROTO", "Simple"), "NCCL may choose its algorithm");
-    insist(is_set("NCCL_LAUNCH_ORDER_IMPLICIT", "1") && is_set("CUDA_DEVICE_MAX_CONNECTIONS", "32") && is_set("NCCL_NVLS_ENABLE", "0") && is_set("NCCL_PAT_ENABLE", "0"),
-           "settings of NCCL that are not made");
+    insist(is_set("NCCL_LAUNCH_ORDER_IMPLICIT", "1") && is_set("CUDA_DEVICE_MAX_CONNECTIONS", "32") && is_set("NCCL_NVLS_ENABLE", "0") &&
+           is_set("NCCL_PAT_ENABLE", "0"), "settings of NCCL that are not made");
 #ifdef __aarch64__
     insist(is_set("NCCL_LL128_C2C", "0"), "a protocol of NCCL that loses data on Grace");
 #endif
     const char *gpus = getenv("FAKE_CUDA_GPUS"), *host = getenv("NCCL_HOSTID");
-    if (gpus != NULL && strtol(gpus, NULL, 10) < size && getenv("FAKE_CUDA_OWN") == NULL) // NCCL refuses two ranks of one machine on one GPU
-        insist(host != NULL && strlen(host) > 1 && strtol(host + strlen(host) - 1, NULL, 10) == me && is_set("NCCL_SOCKET_IFNAME", "lo") && is_set("NCCL_IB_DISABLE", "1") && is_set("NCCL_NET", "Socket"),
-               "ranks that share a GPU are not machines of their own");
+    // NCCL refuses two ranks of one machine on one GPU.
+    if (gpus != NULL && strtol(gpus, NULL, 10) < size && getenv("FAKE_CUDA_OWN") == NULL)
+        insist(host != NULL && strlen(host) > 1 && strtol(host + strlen(host) - 1, NULL, 10) == me && is_set("NCCL_SOCKET_IFNAME", "lo") &&
+               is_set("NCCL_IB_DISABLE", "1") && is_set("NCCL_NET", "Socket"), "ranks that share a GPU are not machines of their own");
     insist(sscanf(id.internal, "%d %d", &root, &tag) == 2, "an id that no rank made");
     insist(++communicators < MAX_COMMS, "too many communicators");
     if (rank == 0) {
@@ -799,7 +812,8 @@ ncclResult_t ncclGroupEnd(void) {
     for (int i = 0; i < group.open->message_count; i++)
         for (int k = 0; k < i; k++) {
             const message *a = &group.open->messages[i], *b = &group.open->messages[k];
-            insist((!a->receives && !b->receives) || !overlap(a->data, a->bytes, b->data, b->bytes), "a message is received where another one of its group is");
+            insist((!a->receives && !b->receives) || !overlap(a->data, a->bytes, b->data, b->bytes),
+                   "a message is received where another one of its group is");
         }
     queue(group.stream, group.open);
     free(group.open);
@@ -909,7 +923,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmul
     uint32_t scheme = *(uint32_t *)(void *)p;
     const layout *of = (const layout *)(void *)result;
     if (of->rows == 1 || of->columns == 1) return CUBLAS_STATUS_NOT_SUPPORTED; // as cuBLAS 13.5.1 to 13.6.0 may
-    insist(scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE || scheme == CUBLASLT_REDUCTION_SCHEME_NONE, "parts of products that are not added in float, or in any order");
+    insist(scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE || scheme == CUBLASLT_REDUCTION_SCHEME_NONE,
+           "parts of products that are not added in float, or in any order");
     *count = asked < 4 ? asked : 4;
     memset(proposals, 0, sizeof *proposals * (size_t)*count);
     if (*count == 4) proposals[3].state = CUBLAS_STATUS_NOT_SUPPORTED; // its other fields are meaningless
@@ -922,8 +937,10 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmul
     proposals[0].algo.data[1] = 3;
     return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *algorithm, cublasLtMatmulAlgoConfigAttributes_t name, void *value, size_t bytes, size_t *written) {
-    insist(bytes == 4 && (name == CUBLASLT_ALGO_CONFIG_ID || name == CUBLASLT_ALGO_CONFIG_SPLITK_NUM), "an unknown attribute of an algorithm");
+cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *algorithm, cublasLtMatmulAlgoConfigAttributes_t name,
+                                                    void *value, size_t bytes, size_t *written) {
+    insist(bytes == 4 && (name == CUBLASLT_ALGO_CONFIG_ID || name == CUBLASLT_ALGO_CONFIG_SPLITK_NUM),
+           "an unknown attribute of an algorithm");
     insist(algorithm->data[1] > 0, "an algorithm of a proposal that is none");
     int32_t is = (int32_t)algorithm->data[name == CUBLASLT_ALGO_CONFIG_ID ? 0 : 1];
     memcpy(value, &is, bytes);
@@ -939,10 +956,12 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t h, cublasLtMatmulDesc_t 
 }
 static void matrix_touched(const void *x, const layout *l, bool writes) {
     const char *most = getenv("FAKE_CUDA_ELEMENTS"); // of a test that has set as low a limit (linear_test_elements)
-    insist((int64_t)l->rows * l->columns <= (most == NULL ? INT32_MAX : strtol(most, NULL, 10)), "a product of more elements than cuBLAS is asked for");
+    insist((int64_t)l->rows * l->columns <= (most == NULL ? INT32_MAX : strtol(most, NULL, 10)),
+           "a product of more elements than cuBLAS is asked for");
     size_t unit = l->type == CUDA_R_16BF ? 2 : 4;
     insist(is_gpu_memory(x, unit * (size_t)l->columns * (size_t)l->leading), "a product of memory that is not the GPU's");
-    for (int c = 0; c < l->columns; c++) compute_touches((const char *)x + unit * (size_t)c * (size_t)l->leading, unit * (size_t)l->rows, writes);
+    for (int c = 0; c < l->columns; c++)
+        compute_touches((const char *)x + unit * (size_t)c * (size_t)l->leading, unit * (size_t)l->rows, writes);
 }
 // x (rows, columns) as floats with leading dimension = rows.
 static float *floats_of(const void *x, const layout *l) {
@@ -967,13 +986,15 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t d, c
     insist(handle != NULL && algorithm != NULL && workspace != NULL && workspace_bytes > 0 && s->compute,
            "a product without its surroundings");
     insist(algorithm->data[0] != 66 || k % (int)algorithm->data[1] == 0, "a product by an algorithm that loses terms");
-    insist(!must_be_deterministic() || algorithm->data[2] < 2, "a product that is chosen by time"); // the third proposal is tried only when timing chooses
-    // Of the proposals the second is the fastest; the first eight runs are slow, as if beside a transfer. Timing runs all in turn, four times.
+    // The third proposal is tried only when timing chooses.
+    insist(!must_be_deterministic() || algorithm->data[2] < 2, "a product that is chosen by time");
+    // The second proposal is the fastest; the first eight runs are slow, as if beside a transfer. Timing runs all in turn, four times.
     int proposal = (int)algorithm->data[2];
     product_milliseconds += (proposal == 1 ? 0.01 : 0.02) + (++o->runs <= 8 ? 0.02 : 0);
     o->timed |= proposal > 0;
     insist(proposal == 1 || !o->timed || ++o->slow <= 3 + 4, "a product by an algorithm that was timed and is not the fastest");
-    insist(algorithm->data[3] > 0 && ((uintptr_t)A | (uintptr_t)B | (uintptr_t)C | (uintptr_t)D) % algorithm->data[3] == 0, "a product by an algorithm for addresses of another alignment");
+    insist(algorithm->data[3] > 0 && ((uintptr_t)A | (uintptr_t)B | (uintptr_t)C | (uintptr_t)D) % algorithm->data[3] == 0,
+           "a product by an algorithm for addresses of another alignment");
     insist(k == k_of_b && result->rows == m && result->columns == n && c->rows == m && c->columns == n,
            "sizes of a product that do not fit");
     insist(a->type == CUDA_R_16BF && b->type == CUDA_R_16BF && c->type == result->type, "types of a product");

@@ -100,8 +100,10 @@ static inline bool golden_parse(golden *g, int64_t bytes) {
         return error_set(&g->error, "header: tied %d, rope kind %d, T %d, valid labels %d", i[7], i[8], g->T, g->valid);
     }
     bool scaled_ok = g->rope_kind == GOLDEN_ROPE_PLAIN || g->rope_factor > 1;
-    if (g->rope_kind == GOLDEN_ROPE_LLAMA3) scaled_ok = scaled_ok && g->rope_low > 0 && g->rope_high > g->rope_low && g->rope_original_max > 0;
-    if (g->rope_kind == GOLDEN_ROPE_YARN) scaled_ok = scaled_ok && g->rope_beta_slow > 0 && g->rope_beta_fast > g->rope_beta_slow && g->rope_original_max > 0;
+    if (g->rope_kind == GOLDEN_ROPE_LLAMA3)
+        scaled_ok = scaled_ok && g->rope_low > 0 && g->rope_high > g->rope_low && g->rope_original_max > 0;
+    if (g->rope_kind == GOLDEN_ROPE_YARN)
+        scaled_ok = scaled_ok && g->rope_beta_slow > 0 && g->rope_beta_fast > g->rope_beta_slow && g->rope_original_max > 0;
     if (!(g->rms_eps > 0) || !(g->rope_theta > 1) || !scaled_ok) {
         return error_set(&g->error, "header: rms_norm_eps or a rope parameter is out of range");
     }

@@ -1,7 +1,7 @@
 // device: cuda
-// What only a GPU can show of the CUDA device, point by point: `build/cuda/test/gpu_points [N]...` (none named: all that one process can show).
-// Each prints "point N: pass|fail|not possible: what was seen"; exit status 1 when one fails. scripts/gpu_check.sh runs it.
-// Without a GPU the same source runs on small sizes: build/emulated/test/gpu_points small.
+// What only a GPU can show of the CUDA device, point by point: `build/cuda/test/gpu_points [N]...` (none named: all that one process can
+// show). Each prints "point N: pass|fail|not possible: what was seen"; exit status 1 when one fails. scripts/gpu_check.sh runs it. Without
+// a GPU the same source runs on small sizes: build/emulated/test/gpu_points small.
 //   1 attention of the library, and of our kernels on tensor cores, against our kernels in float
 //   2 blocks of keys merged, and backward with the merged out and lse
 //   3 dk and dv with several query heads per key/value head         4 backward twice: the same bits when deterministic
@@ -82,15 +82,19 @@ static void between(const problem *p) {
 }
 static void whole_backward(const problem *p) {
     between(p);
-    op_attention_backward(p->dq, p->dkv, dv_of(p), p->q, p->kv, values_of(p), p->out_x, p->dout, p->lse, p->delta, p->b, false, false, p->scratch);
+    op_attention_backward(p->dq, p->dkv, dv_of(p), p->q, p->kv, values_of(p), p->out_x, p->dout, p->lse, p->delta, p->b,
+                          false, false, p->scratch);
 }
 // The same by the hand-written kernels: in float, or on tensor cores (false when those do not take the shape).
 static bool by_hand(const problem *p, bool backward, bool tensor_cores) {
     attention_shape s = attention_whole_shape(p->b);
     if (backward) {
         between(p);
-        if (tensor_cores) return attention_mma_backward(p->dq, p->dkv, dv_of(p), p->q, p->kv, values_of(p), p->dout, p->lse, p->delta, s, p->b.scale, false, false);
-        attention_kernel_backward(p->dq, p->dkv, dv_of(p), p->q, p->kv, values_of(p), p->dout, p->lse, p->delta, s, p->b.scale, false, false);
+        if (tensor_cores)
+            return attention_mma_backward(p->dq, p->dkv, dv_of(p), p->q, p->kv, values_of(p), p->dout, p->lse, p->delta, s, p->b.scale,
+                                          false, false);
+        attention_kernel_backward(p->dq, p->dkv, dv_of(p), p->q, p->kv, values_of(p), p->dout, p->lse, p->delta, s, p->b.scale,
+                                  false, false);
         return true;
     }
     if (tensor_cores) return attention_mma_forward(p->out, p->lse, p->q, p->kv, values_of(p), s, p->b.scale, false);
@@ -129,7 +133,8 @@ static double apart_from(const float *device, float *host, int64_t n) { // frees
 static void compare_forward(int point, const char *who, const problem *p, const float *out, const float *lse) {
     float *now = copy_of(p->out, p->nq), *now_lse = copy_of(p->lse, p->b.Tq * p->b.Hq);
     double of_out = apart(now, out, p->nq), of_lse = apart(now_lse, lse, p->b.Tq * p->b.Hq);
-    say(point, of_out <= LIBRARY_BOUND && of_lse <= 1e-4 ? "pass" : "fail", "%s, T %lld, heads %d on %d of %d%s%s: out %.1e, lse %.1e", who, (long long)p->b.Tq, p->b.Hq, p->b.Hkv, p->b.HS,
+    say(point, of_out <= LIBRARY_BOUND && of_lse <= 1e-4 ? "pass" : "fail",
+        "%s, T %lld, heads %d on %d of %d%s%s: out %.1e, lse %.1e", who, (long long)p->b.Tq, p->b.Hq, p->b.Hkv, p->b.HS,
         p->b.causal ? ", causal" : "", p->b.documents.first != NULL ? ", documents" : "", of_out, of_lse);
     free(now);
     free(now_lse);
@@ -137,12 +142,13 @@ static void compare_forward(int point, const char *who, const problem *p, const 
 static void compare_backward(int point, const char *who, const problem *p, const float *dq, const float *dkv) {
     float *now = copy_of(p->dq, p->nq), *now_dkv = copy_of(p->dkv, p->nkv);
     double of_dq = apart(now, dq, p->nq), of_dkv = apart(now_dkv, dkv, p->nkv);
-    say(point, of_dq <= LIBRARY_BOUND && of_dkv <= LIBRARY_BOUND ? "pass" : "fail", "%s, T %lld, heads %d on %d of %d%s%s: dq %.1e, dk and dv %.1e", who, (long long)p->b.Tq, p->b.Hq, p->b.Hkv,
-        p->b.HS, p->b.causal ? ", causal" : "", p->b.documents.first != NULL ? ", documents" : "", of_dq, of_dkv);
+    say(point, of_dq <= LIBRARY_BOUND && of_dkv <= LIBRARY_BOUND ? "pass" : "fail",
+        "%s, T %lld, heads %d on %d of %d%s%s: dq %.1e, dk and dv %.1e", who, (long long)p->b.Tq, p->b.Hq, p->b.Hkv, p->b.HS,
+        p->b.causal ? ", causal" : "", p->b.documents.first != NULL ? ", documents" : "", of_dq, of_dkv);
     free(now);
     free(now_dkv);
 }
-// The library, and the hand-written kernels on tensor cores, against those in float. documents > 0: packed documents of so many tokens each.
+// The library, and the hand-written kernels on tensor cores, against those in float. documents > 0: packed documents of that length.
 static void three_ways(int64_t T, int Hq, int Hkv, int HS, bool causal, int64_t documents) {
     problem p = problem_make(T, Hq, Hkv, HS);
     int point = Hq > Hkv ? 3 : 1;
@@ -178,10 +184,14 @@ static void point_1_and_3(void) {
     if (attention_call_possible()) // otherwise the hand-written kernels stand in for the engine and are compared with themselves
         for (int HS = 64; HS <= 128; HS *= 2)
             for (int documents = 0; documents < 2; documents++)
-                say(1, attention_engine_agrees(HS, documents == 1) ? "pass" : "fail", "%s, heads of %d, on the small blocks that %s begins with", op_attention_engine(false), HS, documents == 1 ? "a run with packed documents" : "every run");
-    static const int shapes[][4] = {{128, 8, 8, 64}, {1024, 8, 2, 64}, {2048, 4, 1, 128}, {4096, 32, 8, 128}, {2048, 4, 4, 256}, {65536, 1, 1, 128}};
+                say(1, attention_engine_agrees(HS, documents == 1) ? "pass" : "fail",
+                    "%s, heads of %d, on the small blocks that %s begins with", op_attention_engine(false), HS,
+                    documents == 1 ? "a run with packed documents" : "every run");
+    static const int shapes[][4] = {{128, 8, 8, 64}, {1024, 8, 2, 64}, {2048, 4, 1, 128}, {4096, 32, 8, 128},
+                                    {2048, 4, 4, 256}, {65536, 1, 1, 128}};
     for (int i = 0; i < (small ? 2 : 6); i++)
-        for (int causal = 0; causal < 2; causal++) three_ways(small ? 128 : shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3], causal == 1, 0);
+        for (int causal = 0; causal < 2; causal++)
+            three_ways(small ? 128 : shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3], causal == 1, 0);
     three_ways(small ? 100 : 8000, 8, 2, 128, true, small ? 30 : 1500); // the last tile is cut short; boundaries lie inside tiles
     three_ways(small ? 100 : 5000, 8, 8, 64, true, small ? 7 : 333);
     attention_test_documents(small ? 16 : 512);
@@ -203,8 +213,8 @@ static void point_2(void) {
     double of_out = apart_from(p.out, out, p.nq);
     between(&p);
     for (int k = 0; k < 4; k++)
-        op_attention_backward(p.dq, p.dkv + k * step, dv_of(&p) + k * step, p.q, p.kv + k * step, values_of(&p) + k * step, p.out_x, p.dout, p.lse, p.delta, part,
-                              k > 0, false, p.scratch);
+        op_attention_backward(p.dq, p.dkv + k * step, dv_of(&p) + k * step, p.q, p.kv + k * step, values_of(&p) + k * step, p.out_x, p.dout,
+                              p.lse, p.delta, part, k > 0, false, p.scratch);
     double of_dq = apart_from(p.dq, dq, p.nq), of_dkv = apart_from(p.dkv, dkv, p.nkv);
     bool good = of_out <= LIBRARY_BOUND && of_dq <= LIBRARY_BOUND && of_dkv <= LIBRARY_BOUND;
     say(2, good ? "pass" : "fail", "four blocks of keys and one: out %.1e, dq %.1e, dk and dv %.1e apart", of_out, of_dq, of_dkv);
@@ -221,7 +231,8 @@ static void point_4(bool deterministic) { // true comes last: there is no way ba
     float *dq2 = copy_of(p.dq, p.nq), *dkv2 = copy_of(p.dkv, p.nkv);
     bool same_dq = memcmp(dq, dq2, sizeof(float) * (size_t)p.nq) == 0, same_dkv = memcmp(dkv, dkv2, sizeof(float) * (size_t)p.nkv) == 0;
     bool good = !deterministic || (same_dq && same_dkv); // the fastest may differ
-    say(4, good ? "pass" : "fail", "backward twice, %s: dq %s, dk and dv %s", deterministic ? "deterministic" : "fastest", same_dq ? "equal" : "not equal", same_dkv ? "equal" : "not equal");
+    say(4, good ? "pass" : "fail", "backward twice, %s: dq %s, dk and dv %s", deterministic ? "deterministic" : "fastest",
+        same_dq ? "equal" : "not equal", same_dkv ? "equal" : "not equal");
     free(dq);
     free(dkv);
     free(dq2);
@@ -229,7 +240,8 @@ static void point_4(bool deterministic) { // true comes last: there is no way ba
     problem_free(p);
 }
 
-// Forward on 640K rows of 32 heads: 2.7e9 elements. The hand-written kernel computes the last 64 rows again: with all earlier keys, then with their own.
+// Forward on 640K rows of 32 heads: 2.7e9 elements. The hand-written kernel computes the last 64 rows again: with all earlier keys, then
+// with their own.
 static void point_5(void) {
     int64_t T = small ? 512 : 655360, rows = 64;
     attention_block b;
@@ -240,7 +252,8 @@ static void point_5(void) {
     int64_t nq = T * b.q_stride, nkv = T * b.kv_stride;
     floatX *q = (floatX *)memory(sizeof(floatX) * (size_t)nq), *kv = (floatX *)memory(sizeof(floatX) * (size_t)nkv);
     float *out = (float *)memory(sizeof(float) * (size_t)nq), *lse = (float *)memory(sizeof(float) * (size_t)(T * b.Hq));
-    float *again = (float *)memory(sizeof(float) * (size_t)(rows * b.q_stride)), *lse_again = (float *)memory(sizeof(float) * (size_t)(rows * b.Hq));
+    float *again = (float *)memory(sizeof(float) * (size_t)(rows * b.q_stride));
+    float *lse_again = (float *)memory(sizeof(float) * (size_t)(rows * b.Hq));
     void *scratch = memory(op_attention_scratch(b, false));
     op_init_normal(q, 5, 1, 0, nq, 1);
     op_init_normal(kv, 5, 2, 0, nkv, 1);
@@ -257,13 +270,14 @@ static void point_5(void) {
     attention_kernel_forward(again, lse_again, q_last, k_last, k_last + (int64_t)b.Hkv * b.HS, attention_whole_shape(last), b.scale, true);
     float *want = copy_of(again, rows * b.q_stride);
     double d = apart_from(out + (T - rows) * b.q_stride, want, rows * b.q_stride);
-    say(5, d <= 2 * LIBRARY_BOUND ? "pass" : "fail", "%.2e elements of q: the last %lld rows are %.1e from the hand-written kernel", (double)nq, (long long)rows, d);
+    say(5, d <= 2 * LIBRARY_BOUND ? "pass" : "fail",
+        "%.2e elements of q: the last %lld rows are %.1e from the hand-written kernel", (double)nq, (long long)rows, d);
     void *all[] = {q, kv, out, lse, again, lse_again, scratch};
     for (int i = 0; i < 7; i++) device_free(all[i]);
 }
 
-// Backward on 256K rows of 32 heads, where dq alone has 2^32 bytes and is reached by one call. The hand-written kernels compute again dq of the last 64
-// rows, and dk and dv of the first 64 (which all queries see) and of the last.
+// Backward on 256K rows of 32 heads, where dq alone has 2^32 bytes and is reached by one call. The hand-written kernels compute again dq of
+// the last 64 rows, and dk and dv of the first 64 (which all queries see) and of the last.
 static void point_5_backward(void) {
     int64_t T = small ? 256 : 262144, rows = 64, last = T - rows;
     problem p = problem_make(T, small ? 4 : 32, small ? 1 : 8, small ? 64 : 128);
@@ -286,13 +300,15 @@ static void point_5_backward(void) {
         b.Tq = parts[i].queries;
         b.Tk = parts[i].keys;
         b.causal = parts[i].query == parts[i].key;
-        attention_kernel_backward(parts[i].dq, parts[i].dkv, parts[i].dkv + v_at, p.q + q_at, p.kv + kv_at, p.kv + kv_at + v_at, p.dout + q_at,
-                                  p.lse + parts[i].query, p.delta + parts[i].query, attention_whole_shape(b), b.scale, parts[i].add_dq, parts[i].add_dkv);
+        attention_kernel_backward(parts[i].dq, parts[i].dkv, parts[i].dkv + v_at, p.q + q_at, p.kv + kv_at, p.kv + kv_at + v_at,
+                                  p.dout + q_at, p.lse + parts[i].query, p.delta + parts[i].query, attention_whole_shape(b), b.scale,
+                                  parts[i].add_dq, parts[i].add_dkv);
     }
     double of_dq = apart_from(p.dq + last * p.b.q_stride, copy_of(dq, n), n), of_first = apart_from(p.dkv, copy_of(dkv[0], nkv), nkv);
     double of_last = apart_from(p.dkv + last * p.b.kv_stride, copy_of(dkv[1], nkv), nkv);
     bool good = of_dq <= LIBRARY_BOUND && of_first <= LIBRARY_BOUND && of_last <= LIBRARY_BOUND;
-    say(5, good ? "pass" : "fail", "backward, dq of %.2e bytes: dq of the last %lld rows %.1e apart, dk and dv of the first %.1e, of the last %.1e",
+    say(5, good ? "pass" : "fail",
+        "backward, dq of %.2e bytes: dq of the last %lld rows %.1e apart, dk and dv of the first %.1e, of the last %.1e",
         (double)p.nq * sizeof(float), (long long)rows, of_dq, of_first, of_last);
     device_free(dq);
     for (int i = 0; i < 2; i++) device_free(dkv[i]);
@@ -331,7 +347,8 @@ static void point_5_rows(void) {
     int64_t width = 48 * 128, kv_width = 16 * 128;
     size_t scratch_bytes = op_rmsnorm_backward_scratch(T, D), embedding_bytes = op_embedding_backward_scratch(T);
     void *scratch = memory(scratch_bytes > embedding_bytes ? scratch_bytes : embedding_bytes);
-    floatX *x = stored(T * D), *y = stored(T * D), *dx = (floatX *)memory((size_t)(T * D * X)), *alone = stored(rows * width), *w = stored(rows * D);
+    floatX *x = stored(T * D), *y = stored(T * D), *dx = (floatX *)memory((size_t)(T * D * X)),
+        *alone = stored(rows * width), *w = stored(rows * D);
     float *rstd = floats(T), *rstd_alone = floats(rows), *dw = floats((rows + 1) * D), *dw_alone = floats((rows + 1) * D);
 
     op_rmsnorm_forward(y, rstd, x, w, T, D, 1e-5f);
@@ -343,7 +360,8 @@ static void point_5_rows(void) {
     op_rmsnorm_backward(alone, dw_alone, y + before * D, x + before * D, w, rstd + before, rows, D, true, scratch);
     same("RMSNorm backward", dx + before * D, alone, (size_t)(rows * D * X));
 
-    int32_t *host = HOST_NEW(int32_t, T), *tokens = (int32_t *)memory(sizeof *tokens * (size_t)T); // the last rows alone have other tokens than 0
+    // The last rows alone have other tokens than 0.
+    int32_t *host = HOST_NEW(int32_t, T), *tokens = (int32_t *)memory(sizeof *tokens * (size_t)T);
     for (int64_t t = 0; t < T; t++) host[t] = t < before ? 0 : (int32_t)(1 + t - before);
     device_from_host(tokens, host, sizeof *tokens * (size_t)T);
     device_zero(dw, sizeof(float) * (size_t)((rows + 1) * D));
@@ -368,7 +386,8 @@ static void point_5_rows(void) {
 
     device_free(y);
     device_free(x);
-    floatX *qkv = stored(T * width), *q = stored(T * D), *kv = stored(T * kv_width), *q_alone = stored(rows * D), *kv_alone = stored(rows * kv_width);
+    floatX *qkv = stored(T * width), *q = stored(T * D), *kv = stored(T * kv_width), *q_alone = stored(rows * D),
+        *kv_alone = stored(rows * kv_width);
     float *table = floats(T * 128);
     op_rope_pack_forward(q_alone, kv_alone, qkv + before * width, table + before * 128, rows, l, 0, rows);
     for (int range = 0; range < 2; range++) { // all rows, then the last ones as a range of them
@@ -376,7 +395,8 @@ static void point_5_rows(void) {
         device_zero(kv + before * kv_width, (size_t)(rows * kv_width * X));
         op_rope_pack_forward(q, kv, qkv + (range == 1 ? before * width : 0), table, T, l, range == 1 ? before : 0, range == 1 ? rows : T);
         same(range == 1 ? "RoPE forward of a range, q" : "RoPE forward, q", q + before * D, q_alone, (size_t)(rows * D * X));
-        same(range == 1 ? "RoPE forward of a range, k and v" : "RoPE forward, k and v", kv + before * kv_width, kv_alone, (size_t)(rows * kv_width * X));
+        same(range == 1 ? "RoPE forward of a range, k and v" : "RoPE forward, k and v", kv + before * kv_width, kv_alone,
+             (size_t)(rows * kv_width * X));
     }
     op_rope_unpack_backward(qkv, q, kv, table, T, l, 0, T);
     op_rope_unpack_backward(alone, q + before * D, kv + before * kv_width, table + before * 128, rows, l, 0, rows);
@@ -413,11 +433,13 @@ static void point_6(void) {
     if (status == CUDNN_STATUS_SUCCESS) status = cudnnBackendSetAttribute(d, CUDNN_ATTR_DEVICEPROP_DEVICE_ID, CUDNN_TYPE_INT32, 1, &device);
     if (status == CUDNN_STATUS_SUCCESS) status = cudnnBackendFinalize(d);
     if (status == CUDNN_STATUS_SUCCESS)
-        status = cudnnBackendGetAttribute(d, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, (int64_t)sizeof json - 1, &length, json);
+        status = cudnnBackendGetAttribute(d, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
+                                          (int64_t)sizeof json - 1, &length, json);
     error_text error = {"", 0};
     if (status != CUDNN_STATUS_SUCCESS) error_set(&error, "%s", cudnnGetErrorString(status));
     else if (properties_file != NULL) file_write(properties_file, json, strlen(json), &error);
-    say(6, error.text[0] == '\0' ? "pass" : "fail", "%s%s", error.text[0] == '\0' ? "cuDNN's properties of this GPU, for test_cudnn_graphs: " : error.text,
+    say(6, error.text[0] == '\0' ? "pass" : "fail", "%s%s",
+        error.text[0] == '\0' ? "cuDNN's properties of this GPU, for test_cudnn_graphs: " : error.text,
         error.text[0] == '\0' && properties_file != NULL ? properties_file : "");
     if (status == CUDNN_STATUS_SUCCESS) printf("%s\n", json);
 #endif
@@ -448,8 +470,9 @@ static void point_9(void) {
         rate[way] = (double)bytes / (device_seconds() - began) * 1e-9;
     }
     device_to_host(host + bytes, device, bytes);
-    say(9, memcmp(host, host + bytes, bytes) == 0 ? "pass" : "fail", "to the device %.1f GB/s, to the host %.1f GB/s, both at once %.1f GB/s each; pinning takes %.2f s a GiB", rate[0], rate[1], rate[2],
-        pinned / ((double)(2 * bytes) / (double)(1 << 30)));
+    say(9, memcmp(host, host + bytes, bytes) == 0 ? "pass" : "fail",
+        "to the device %.1f GB/s, to the host %.1f GB/s, both at once %.1f GB/s each; pinning takes %.2f s a GiB", rate[0], rate[1],
+        rate[2], pinned / ((double)(2 * bytes) / (double)(1 << 30)));
     device_copier_free(lanes[0]);
     device_copier_free(lanes[1]);
     device_free(device);
@@ -466,7 +489,8 @@ int main(int argc, char **argv) {
         else if (length > 5 && strcmp(argv[i] + length - 5, ".json") == 0) properties_file = argv[i];
         else if (n >= 1 && n <= 9 && n != 7 && n != 8) wanted[n] = any = true;
         else {
-            fprintf(stderr, "error: unknown argument %s; legal values are small, 1, 2, 3, 4, 5, 6, 9, and a file NAME.json for point 6\n", argv[i]);
+            fprintf(stderr,
+                    "error: unknown argument %s; legal values are small, 1, 2, 3, 4, 5, 6, 9, and a file NAME.json for point 6\n", argv[i]);
             return EXIT_USER_ERROR;
         }
     }

@@ -1,9 +1,10 @@
-// hold_sms for bench_cuda: blocks that keep SMs from other kernels, as those of NCCL's transfers do (640 threads that may use all registers of an SM).
+// hold_sms for bench_cuda: blocks that keep SMs from other kernels, as those of NCCL's transfers do (640 threads that may use all
+// registers of an SM).
 #include "../device/cuda/internal.h"
 
 enum { THREADS = 640, MOST = 64 };
 
-// host: pinned; [0] becomes 1: end. [1 + block]: 1 while it runs. After a minute or so it ends by itself, so that no fault of the host leaves it running.
+// host: pinned; [0] becomes 1: end. [1 + block]: 1 while it runs. After a minute or so it ends by itself, whatever the host does.
 __global__ void __launch_bounds__(THREADS) hold_kernel(volatile int *host) {
     if (threadIdx.x == 0) {
         host[1 + blockIdx.x] = 1;

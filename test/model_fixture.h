@@ -1,5 +1,5 @@
-// A model on a grid for tests, with made-up tokens; every rank of `all` takes part. A token depends on (sample, position) alone, so every grid
-// sees the same batch.
+// A model on a grid for tests, with made-up tokens; every rank of `all` takes part. A token depends on (sample, position) alone, so every
+// grid sees the same batch.
 #ifndef MODEL_FIXTURE_H
 #define MODEL_FIXTURE_H
 
@@ -37,7 +37,8 @@ static inline sequence_shard fixture_shard(const fixture *f, int64_t s) {
 // Makes the segments of sequence s, whose documents are [0, length), [length, 2 length), ... Returns fixture_shard.
 static inline sequence_shard fixture_cut(fixture *f, int64_t s, int64_t length) {
     segment_list list = {.shard = &f->shard, .list = model_batch_segments(&f->m, s)};
-    for (int64_t begin = 0; list.list != NULL && begin < f->S; begin += length) segment_list_add(&list, begin, min_i64(f->S, begin + length));
+    for (int64_t begin = 0; list.list != NULL && begin < f->S; begin += length)
+        segment_list_add(&list, begin, min_i64(f->S, begin + length));
     return fixture_shard(f, s);
 }
 
@@ -54,13 +55,15 @@ static inline void fixture_batch(fixture *f, int64_t first_sample) { // sample o
         }
 }
 
-// Sets setup.T and setup.kinds. Every layer gets `kind`; RECOMPUTE_AUTO: the layers take none, selective and full in turn. Memory starts as NaN.
-static inline void fixture_make(fixture *f, const model_config *c, grid_shape shape, comm *all, model_setup setup, recompute_kind kind, int64_t S) {
+// Sets setup.T and setup.kinds. Every layer gets `kind`; RECOMPUTE_AUTO: none, selective and full in turn. Memory starts as NaN.
+static inline void fixture_make(fixture *f, const model_config *c, grid_shape shape, comm *all, model_setup setup, recompute_kind kind,
+                                int64_t S) {
     memset(f, 0, sizeof *f);
     f->S = S;
     grid_create(&f->g, shape, setup.cp_allgather, all);
     bool segments = setup.packed && fixture_long_document > 0;
-    f->shard = sequence_shard_make_packed(S, shape.hp, shape.cp, f->g.place.h, f->g.place.c, 1, segments ? max_i64(2 * shape.cp, fixture_long_document) : S + 1);
+    f->shard = sequence_shard_make_packed(S, shape.hp, shape.cp, f->g.place.h, f->g.place.c, 1,
+                                          segments ? max_i64(2 * shape.cp, fixture_long_document) : S + 1);
     setup.T = f->shard.T;
     setup.segments = sequence_shard_segments(&f->shard);
     for (int l = 0; l < c->L; l++) f->kinds[l] = kind == RECOMPUTE_AUTO ? (recompute_kind)(l % 3) : kind;
@@ -105,7 +108,7 @@ static inline model_setup fixture_setup(int64_t B, int64_t accum) { // everythin
     return setup;
 }
 
-// The whole gradient of a unit, on every rank (count floats; the caller frees). It is put together by a sum over the ranks that hold one copy of all pieces.
+// The whole gradient of a unit, on every rank (count floats; the caller frees): the sum over the ranks that hold one copy of all pieces.
 static inline float *fixture_gradient(fixture *f, int unit) {
     zero_hybrid *z = &f->m.zero;
     int64_t n = z->units[unit].count, piece = n / z->zo;
@@ -134,8 +137,8 @@ static inline adamw_args fixture_adamw(int64_t step) {
     return (adamw_args){.lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .weight_decay = 0.1f, .grad_scale = 1, .eps = 1e-4f, .step = step};
 }
 
-// Parameters, m and v of all units, as floats, after three updates with gradients that depend on element and step alone; *count of them, the caller frees.
-// Every rank has the whole. What is between tensors is left out: it means nothing.
+// Parameters, m and v of all units, as floats, after three updates with gradients that depend on element and step alone; *count of them,
+// the caller frees. Every rank has the whole. What is between tensors is left out: it means nothing.
 static inline float *fixture_updated(const model_config *c, model_setup setup, comm *ranks, bool stochastic, int64_t *count) {
     fixture f;
     fixture_make(&f, c, fixture_shape(comm_size(ranks), 1, 1, 1), ranks, setup, RECOMPUTE_NONE, 12);
@@ -147,7 +150,8 @@ static inline float *fixture_updated(const model_config *c, model_setup setup, c
         for (int u = 0; u < z->unit_count; u++) {
             int64_t piece = z->units[u].count / z->zo;
             float *grads = zero_optim_grads(z, u);
-            for (int64_t i = 0; i < piece; i++) grads[i] = (float)test_random((uint64_t)(step * 100 + u), (uint64_t)(z->optim_piece * piece + i));
+            for (int64_t i = 0; i < piece; i++)
+                grads[i] = (float)test_random((uint64_t)(step * 100 + u), (uint64_t)(z->optim_piece * piece + i));
         }
         zero_update(z, fixture_adamw(step));
     }
@@ -189,15 +193,19 @@ static inline void fixture_check_updates(const model_config *c, model_setup setu
         for (setup.zg = setup.zp; setup.zg <= n; setup.zg += setup.zp)
             for (setup.zo = setup.zg; setup.zo <= n; setup.zo += setup.zg)
                 for (int offload = OFFLOAD_NONE; offload <= OFFLOAD_PARAMETERS; offload++) {
-                    if (n % setup.zo != 0 || (offload >= OFFLOAD_GRADIENTS && setup.zg < n) || (offload == OFFLOAD_PARAMETERS && setup.zp < n)) continue;
+                    if (n % setup.zo != 0 || (offload >= OFFLOAD_GRADIENTS && setup.zg < n) ||
+                        (offload == OFFLOAD_PARAMETERS && setup.zp < n))
+                        continue;
                     setup.offload_states = (zero_offload)offload;
                     float *here = fixture_updated(c, setup, ranks, stochastic, &here_count);
                     size_t bytes = sizeof(float) * (size_t)count;
                     memcpy(theirs, here, bytes);
                     comm_broadcast(ranks, theirs, bytes, 0);
-                    CHECK(memcmp(here, theirs, bytes) == 0, "ZeRO %d %d %d, offload %d: parameters or moments differ from rank 0's", setup.zp, setup.zg, setup.zo, offload);
+                    CHECK(memcmp(here, theirs, bytes) == 0,
+                          "ZeRO %d %d %d, offload %d: parameters or moments differ from rank 0's", setup.zp, setup.zg, setup.zo, offload);
                     CHECK(here_count == count && memcmp(here, first, bytes) == 0,
-                          "ZeRO %d %d %d, offload %d: parameters or moments are rounded otherwise than replicated ones", setup.zp, setup.zg, setup.zo, offload);
+                          "ZeRO %d %d %d, offload %d: parameters or moments are rounded otherwise than replicated ones", setup.zp,
+                          setup.zg, setup.zo, offload);
                     free(here);
                 }
     free(first);

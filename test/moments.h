@@ -1,5 +1,5 @@
-// op_adamw with bf16 moments, on any device (test_ops, test_kernels): every bit by the element's own draw, whatever the call's first element; right in the
-// mean; v follows with beta2 = 0.999, where rounding to nearest would leave it where it is.
+// op_adamw with bf16 moments, on any device (test_ops, test_kernels): every bit by the element's own draw, whatever the call's first
+// element; right in the mean; v follows with beta2 = 0.999, where rounding to nearest would leave it where it is.
 #ifndef TEST_MOMENTS_H
 #define TEST_MOMENTS_H
 
@@ -14,8 +14,8 @@ typedef struct {
 
 static moments_case moments_new(int64_t n) { // all zero
     size_t bytes = sizeof(float) * (size_t)n;
-    moments_case c = {(floatX *)device_alloc(bytes), (float *)device_alloc(bytes), (float *)device_alloc(bytes), (bf16 *)device_alloc(bytes / 2),
-                      (bf16 *)device_alloc(bytes / 2)};
+    moments_case c = {(floatX *)device_alloc(bytes), (float *)device_alloc(bytes), (float *)device_alloc(bytes),
+                      (bf16 *)device_alloc(bytes / 2), (bf16 *)device_alloc(bytes / 2)};
     if (c.param == NULL || c.master == NULL || c.grad == NULL || c.m == NULL || c.v == NULL) exit(EXIT_FAILED);
     device_zero(c.param, bytes);
     device_zero(c.master, bytes);
@@ -39,14 +39,16 @@ static bf16 moments_bf16(double x) { // that bf16 represents
 static double moments_double(bf16 x) { return (double)float_of_bf16(x.bits); }
 // Powers of two, with which the numbers below stay exact in float.
 static adamw_args moments_args(int64_t step) {
-    adamw_args args = {.lr = 0.01f, .beta1 = 0.5f, .beta2 = 0.75f, .eps = 1e-8f, .weight_decay = 0.1f, .grad_scale = 1, .step = step, .bf16_moments = true};
+    adamw_args args = {.lr = 0.01f, .beta1 = 0.5f, .beta2 = 0.75f, .eps = 1e-8f, .weight_decay = 0.1f, .grad_scale = 1,
+                       .step = step, .bf16_moments = true};
     args.rounding.seed = 9;
     args.rounding.tensor = 4;
     return args;
 }
 
-// Two calls for two parts of a tensor; offset: elements before the first that lie in front of its address, 1: no address is a multiple of 16. m and v are
-// exact before they are rounded, so they are known to the bit; master is within 1e-6 of double precision: it never sees a rounded moment of its own step.
+// Two calls for two parts of a tensor; offset: elements before the first that lie in front of its address, 1: no address is a multiple of
+// 16. m and v are exact before they are rounded, so they are known to the bit; master is within 1e-6 of double precision: it never sees a
+// rounded moment of its own step.
 static void moments_check_bits(int64_t n, int64_t cut, int offset) {
     enum { FIRST = 37, STEP = 3 };
     moments_case c = moments_new(n + offset);
@@ -57,7 +59,8 @@ static void moments_check_bits(int64_t n, int64_t cut, int offset) {
         double g = floor(127 * test_random(1, (uint64_t)i)) / 64, m0 = floor(255 * test_random(2, (uint64_t)i)) / 256;
         double v0 = floor(1 + fabs(254 * test_random(3, (uint64_t)i))) / 256;
         p[i] = (double)(float)test_random(4, (uint64_t)i);
-        c.grad[offset + i] = (float)g, c.master[offset + i] = (float)p[i], c.m[offset + i] = moments_bf16(m0), c.v[offset + i] = moments_bf16(v0);
+        c.grad[offset + i] = (float)g, c.master[offset + i] = (float)p[i];
+        c.m[offset + i] = moments_bf16(m0), c.v[offset + i] = moments_bf16(v0);
         m[i] = 0.5 * m0 + 0.5 * g;
         v[i] = 0.75 * v0 + 0.25 * g * g;
         double mean = m[i] / (1 - pow(0.5, STEP)), square = v[i] / (1 - pow(0.75, STEP));
@@ -76,8 +79,8 @@ static void moments_check_bits(int64_t n, int64_t cut, int offset) {
         wrong[1] += c.v[offset + i].bits != (bits_of_float((float)v[i]) + (uint32_t)(draws >> 32 & 0xffff)) >> 16;
         worst = test_worse(worst, fabs((double)c.master[offset + i] - p[i]));
     }
-    CHECK(wrong[0] == 0 && wrong[1] == 0, "bf16 moments, n %lld, offset %d: %lld of m and %lld of v are rounded by another draw", (long long)n, offset, (long long)wrong[0],
-          (long long)wrong[1]);
+    CHECK(wrong[0] == 0 && wrong[1] == 0, "bf16 moments, n %lld, offset %d: %lld of m and %lld of v are rounded by another draw",
+          (long long)n, offset, (long long)wrong[0], (long long)wrong[1]);
     CHECK(worst <= 1e-6, "bf16 moments, n %lld, offset %d: parameters are off by %g", (long long)n, offset, worst);
     free(p), free(m), free(v);
     moments_free(&c);
@@ -99,14 +102,16 @@ static void moments_check_not_finite(void) {
     moments_free(&c);
 }
 
-// Many elements with the same numbers. Each moment is one of the two neighbours of the exact one, at most 2^-7 of it away, and in the mean it is the exact
-// one, to 5 standard deviations of the share that is rounded away from zero. m's draws say nothing about v's, nor about those of the parameter's low 16 bits.
+// Many elements with the same numbers. Each moment is one of the two neighbours of the exact one, at most 2^-7 of it away, and in the mean
+// it is the exact one, to 5 standard deviations of the share that is rounded away from zero. m's draws say nothing about v's, nor about
+// those of the parameter's low 16 bits.
 static void moments_check_mean(void) {
     enum { DRAWS = 20000 };
     moments_case c = moments_new(DRAWS);
     const double unit = 1.0 / 128; // between neighbours in [1, 2)
     for (int f = 0; f <= 8; f++) {
-        double sign = f % 2 == 0 ? 1 : -1, m0 = sign * (1 + 5 * unit), g = 2 * sign * (1 + 5 * unit + f / 8.0 * unit) - m0, v0 = 1 + (double)f * unit;
+        double sign = f % 2 == 0 ? 1 : -1, m0 = sign * (1 + 5 * unit), g = 2 * sign * (1 + 5 * unit + f / 8.0 * unit) - m0;
+        double v0 = 1 + (double)f * unit;
         const double exact[2] = {0.5 * m0 + 0.5 * g, 0.75 * v0 + 0.25 * g * g};
         for (int i = 0; i < DRAWS; i++) c.grad[i] = (float)g, c.m[i] = moments_bf16(m0), c.v[i] = moments_bf16(v0);
         op_adamw(c.param, c.master, c.m, c.v, c.grad, DRAWS, moments_args(1 + f));
@@ -121,20 +126,24 @@ static void moments_check_mean(void) {
                 sum += steps;
             }
             double bound = 5 * sqrt(fraction * (1 - fraction) / DRAWS);
-            CHECK(strange == 0 && (moments_double(c.m[0]) > 0) == (sign > 0), "bf16 %s: %lld of %d are not a neighbour of %g", k == 0 ? "m" : "v", (long long)strange, DRAWS, exact[k]);
-            CHECK(fabs(sum / DRAWS - fraction) <= bound, "bf16 %s: %g is rounded away from zero in %.4f of the draws, not %.4f +- %.4f", k == 0 ? "m" : "v", exact[k], sum / DRAWS,
-                  fraction, bound);
+            CHECK(strange == 0 && (moments_double(c.m[0]) > 0) == (sign > 0),
+                  "bf16 %s: %lld of %d are not a neighbour of %g", k == 0 ? "m" : "v", (long long)strange, DRAWS, exact[k]);
+            CHECK(fabs(sum / DRAWS - fraction) <= bound, "bf16 %s: %g is rounded away from zero in %.4f of the draws, not %.4f +- %.4f",
+                  k == 0 ? "m" : "v", exact[k], sum / DRAWS, fraction, bound);
         }
-        for (int i = 0; i < DRAWS; i++) together[fabs(moments_double(c.m[i])) > fabs(exact[0])][moments_double(c.v[i]) > exact[1]] += 1.0 / DRAWS;
+        for (int i = 0; i < DRAWS; i++)
+            together[fabs(moments_double(c.m[i])) > fabs(exact[0])][moments_double(c.v[i]) > exact[1]] += 1.0 / DRAWS;
         double expected = fractions[0] * fractions[1];
-        CHECK(fabs(together[1][1] - expected) <= 5 * sqrt(expected * (1 - expected) / DRAWS), "bf16 moments: both are rounded up in %.4f of the draws, not %.4f", together[1][1], expected);
+        CHECK(fabs(together[1][1] - expected) <= 5 * sqrt(expected * (1 - expected) / DRAWS),
+              "bf16 moments: both are rounded up in %.4f of the draws, not %.4f", together[1][1], expected);
     }
     moments_free(&c);
 }
 
-// beta2 = 0.999, v begins at 1, gradients of sqrt(2): the exact v after 1000 steps is 2 - 0.999^1000 = 1.632, and a step changes it by at most some eighth of
-// the distance between neighbours. The roundings of a step have a standard deviation of at most half that distance, 2^-8; v forgets them at the rate at which
-// it learns, so those of 1000 steps add up to at most 2^-8 sqrt(1000) = 0.12, and to 0.008 in the mean of 256 elements. Bound: 5 times that.
+// beta2 = 0.999, v begins at 1, gradients of sqrt(2): the exact v after 1000 steps is 2 - 0.999^1000 = 1.632, and a step changes it by at
+// most some eighth of the distance between neighbours. The roundings of a step have a standard deviation of at most half that distance,
+// 2^-8; v forgets them at the rate at which it learns, so those of 1000 steps add up to at most 2^-8 sqrt(1000) = 0.12, and to 0.008 in the
+// mean of 256 elements. Bound: 5 times that.
 static void moments_check_stall(void) {
     enum { N = 256, STEPS = 1000 };
     moments_case c = moments_new(N);

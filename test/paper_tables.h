@@ -149,7 +149,8 @@ static inline double paper_predict(const paper_cell *p, const cluster *c) {
     grid_shape shape = planner_shape(c, 1, p->hp, p->cp, p->w, p->placement);
     planner_attention a = planner_attention_time(&q, &shape, false);
     if (p->table == 4 || p->table == 5) return paper_attention_seconds(&a);
-    planner_choice choice = {.shape = shape, .zp = q.ranks, .zg = q.ranks, .zo = q.ranks, .recompute = p->selective ? RECOMPUTE_SELECTIVE : RECOMPUTE_FULL};
+    planner_choice choice = {.shape = shape, .zp = q.ranks, .zg = q.ranks, .zo = q.ranks,
+                             .recompute = p->selective ? RECOMPUTE_SELECTIVE : RECOMPUTE_FULL};
     planner_step_time(&q, &a, &choice);
     return choice.seconds;
 }

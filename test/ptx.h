@@ -1,5 +1,5 @@
-// What the C++ that ptx_to_cc.py generates is made of: the results of instructions, as the PTX ISA defines them, and memory access. Threads, barriers,
-// shuffles and tensor cores are the emulation's.
+// What the C++ that ptx_to_cc.py generates is made of: the results of instructions, as the PTX ISA defines them, and memory access.
+// Threads, barriers, shuffles and tensor cores are the emulation's.
 #ifndef PTX_H
 #define PTX_H
 
@@ -16,7 +16,8 @@ struct ptx_kernel {
     unsigned most_threads, threads; // per block: the most that it accepts; the most that it was launched with
     ptx_kernel *next;
     static inline ptx_kernel *first;
-    ptx_kernel(const char *name_, void (*body_)(void **), unsigned most_threads_) : name(name_), body(body_), most_threads(most_threads_), threads(0), next(first) { first = this; }
+    ptx_kernel(const char *name_, void (*body_)(void **), unsigned most_threads_)
+        : name(name_), body(body_), most_threads(most_threads_), threads(0), next(first) { first = this; }
 };
 
 namespace emulation {
@@ -91,7 +92,9 @@ static inline uint16_t to_bf16(float x) {
 
 // ---- memory: addresses are the host's; those of shared memory are offsets from the block's first byte ----
 
-[[noreturn]] static inline void memory_fault(const char *what, uint64_t at) { comm_abort("ptx: %s: %s at %#llx", m.kernel, what, (unsigned long long)at); }
+[[noreturn]] static inline void memory_fault(const char *what, uint64_t at) {
+    comm_abort("ptx: %s: %s at %#llx", m.kernel, what, (unsigned long long)at);
+}
 static inline uint64_t aligned(uint64_t at, size_t bytes) {
     if (at % bytes != 0) memory_fault("an access that is not on its own size", at);
     return at;

@@ -1,5 +1,5 @@
-// The launches of nvcc's host code come here instead of to CUDA's runtime, and run the kernels that ptx_to_cc.py made. Linked with fake_cuda.c.
-// PTX_RAN=FILE: at exit, adds a line to FILE for each kernel that ran: its name and the threads of its largest block.
+// The launches of nvcc's host code come here instead of to CUDA's runtime, and run the kernels that ptx_to_cc.py made. Linked with
+// fake_cuda.c. PTX_RAN=FILE: at exit, adds a line to FILE for each kernel that ran: its name and the threads of its largest block.
 #include "ptx.h"
 
 #include <string>
@@ -47,7 +47,9 @@ void **__cudaRegisterFatBinary(void *) {
 }
 void __cudaRegisterFatBinaryEnd(void **) {}
 void __cudaUnregisterFatBinary(void **) {}
-void __cudaRegisterFunction(void **, const char *host, char *, const char *name, int, void *, void *, void *, void *, int *) { names()[host] = name; }
+void __cudaRegisterFunction(void **, const char *host, char *, const char *name, int, void *, void *, void *, void *, int *) {
+    names()[host] = name;
+}
 
 unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared_bytes, CUstream_st *stream) {
     configured = {grid, block, shared_bytes, stream};
@@ -65,7 +67,8 @@ int cudaLaunchKernel(const void *host, dim3 grid, dim3 block, void **arguments, 
     unsigned threads = block.x * block.y * block.z;
     if (stream != (CUstream_st *)device_compute_stream()) comm_abort("ptx: %s: not on the compute stream", k->name);
     if (threads > k->most_threads) comm_abort("ptx: %s: a block of %u threads, where %u were announced", k->name, threads, k->most_threads);
-    if (shared_bytes > fake_cuda_shared_allowed(host)) comm_abort("ptx: %s: %zu bytes of shared memory that were not asked for", k->name, shared_bytes);
+    if (shared_bytes > fake_cuda_shared_allowed(host))
+        comm_abort("ptx: %s: %zu bytes of shared memory that were not asked for", k->name, shared_bytes);
     if (threads > k->threads) k->threads = threads;
     emulation::launch(k->name, grid, block, shared_bytes, [=] { k->body(arguments); });
     return 0;

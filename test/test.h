@@ -9,8 +9,8 @@
 #include "../device/comm.h"
 #include "../device/device.h"
 
-// SANITIZE=1: a case costs ten times as much, and most cases of a long product use memory in the same way. Such products are thinned: every value
-// of every factor still occurs, but not every combination. The plain run covers those.
+// SANITIZE=1: a case costs ten times as much, and most cases of a long product use memory in the same way. Such products are thinned: every
+// value of every factor still occurs, but not every combination. The plain run covers those.
 #ifdef __SANITIZE_ADDRESS__
 enum { TEST_SANITIZED = 1 };
 #else
@@ -44,8 +44,8 @@ static inline void test_fail_print(const char *file, int line, const char *forma
         }                                                                                                                        \
     } while (0)
 
-// Starts communication and a device of one thread per rank; all ranks call. Exits with a message if either does not start, or if the number of ranks is
-// not that of the test's first line (TEST_RANKS, which the Makefile reads there).
+// Starts communication and a device of one thread per rank; all ranks call. Exits with a message if either does not start, or if the number
+// of ranks is not that of the test's first line (TEST_RANKS, which the Makefile reads there).
 static inline comm *test_start(int *argc, char ***argv) {
     error_text error = {"", 0};
     if (!comm_init(argc, argv, &error) || !device_start(comm_local_rank(), comm_local_ranks(), 1, &error)) {
@@ -54,7 +54,9 @@ static inline comm *test_start(int *argc, char ***argv) {
     }
 #ifdef TEST_RANKS
     if (comm_size(comm_world()) != TEST_RANKS) {
-        if (comm_rank(comm_world()) == 0) fprintf(stderr, "error: runs on %d ranks, not on %d: mpirun -np %d %s\n", TEST_RANKS, comm_size(comm_world()), TEST_RANKS, (*argv)[0]);
+        if (comm_rank(comm_world()) == 0)
+            fprintf(stderr, "error: runs on %d ranks, not on %d: mpirun -np %d %s\n", TEST_RANKS, comm_size(comm_world()),
+                    TEST_RANKS, (*argv)[0]);
         exit(EXIT_USER_ERROR);
     }
 #endif
@@ -112,7 +114,7 @@ static inline double test_difference(const float *a, const float *b, int64_t n) 
     free(exact);
     return difference;
 }
-// How many rows of x (peers, T) of so many bytes are wrong: from row `first` on they must be those of `whole`, before it untouched (bytes 0xff).
+// How many rows of x (peers, T) of so many bytes are wrong: from row `first` on they must be whole's, before it untouched (0xff).
 static inline int64_t test_wrong_rows(const void *x, const void *whole, int peers, int64_t T, size_t bytes, int64_t first) {
     int64_t wrong = 0;
     for (int64_t row = 0; row < peers * T; row++) {

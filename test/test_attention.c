@@ -8,8 +8,8 @@
 
 // 2e-6 of the largest element: inputs are float, and sums of HS and of S products in float have a relative error of a few 2^-24 each.
 #define BOUND 2e-6
-// dK and dV with --dkv-wire bf16, relative to the largest element of dqkv: rounding a partial sum changes it by at most 2^-8. There are at most cp
-// roundings, which are independent: sqrt(cp) 2^-8. Nothing else may change.
+// dK and dV with --dkv-wire bf16, relative to the largest element of dqkv: rounding a partial sum changes it by at most 2^-8. There are at
+// most cp roundings, which are independent: sqrt(cp) 2^-8. Nothing else may change.
 #define BOUND_BF16(cp) (sqrt((double)(cp)) / 256)
 
 typedef struct {
@@ -44,8 +44,8 @@ static void solve(problem *p) {
     memcpy(x, p->qkv, sizeof(double) * (size_t)(S * width));
     for (int64_t t = 0; t < S; t++)
         for (int h = 0; h < H + Hkv; h++) rotate(x + t * width + h * HS, t, HS, 1);
-    attention_block b = {.Tq = S, .Tk = S, .Hq = H, .Hkv = Hkv, .HS = HS, .q_stride = width, .sum_stride = width, .kv_stride = width, .lse_stride = S,
-                         .scale = 1 / sqrtf((float)HS), .causal = true};
+    attention_block b = {.Tq = S, .Tk = S, .Hq = H, .Hkv = Hkv, .HS = HS, .q_stride = width, .sum_stride = width, .kv_stride = width,
+                         .lse_stride = S, .scale = 1 / sqrtf((float)HS), .causal = true};
     int k = H * HS, v = (H + Hkv) * HS;
     attention_reference(b, (attention_doubles){x, x + k, x + v, p->dout, p->out, p->lse, NULL, dx, dx + k, dx + v}, NULL);
     for (int64_t t = 0; t < S; t++)
@@ -61,7 +61,8 @@ static double largest_of(const double *x, int64_t n) {
     return m;
 }
 
-static void attention_layout(attention_2d *a, arena *memory, const grid *g, int H, int Hkv, int HS, int64_t T, bool allgather, bool dkv_bf16, int64_t slice_bytes) {
+static void attention_layout(attention_2d *a, arena *memory, const grid *g, int H, int Hkv, int HS, int64_t T, bool allgather,
+                             bool dkv_bf16, int64_t slice_bytes) {
     attention_2d_describe(a, g, H, Hkv, HS, T, allgather, dkv_bf16, false, slice_bytes);
     arena_place place = arena_share_begin(memory); // as in model.h
     attention_2d_layout(a, memory);
@@ -112,7 +113,8 @@ static void check_grid_as(const problem *p, grid_shape shape, bool allgather, bo
         for (int i = 0; i < H * HS; i++) dout[t * H * HS + i] = (float)p->dout[position * width + i];
     }
     int group = a.ring.Hq / a.ring.Hkv, slice_group = a.ring.slice.Hq / a.ring.slice.Hkv;
-    CHECK(a.ring.slice.Hq == heads && (shape.cp == 1 || slice_group == group), "hp %d cp %d: a slice of %d heads, not %d", shape.hp, shape.cp, a.ring.slice.Hq, heads);
+    CHECK(a.ring.slice.Hq == heads && (shape.cp == 1 || slice_group == group),
+          "hp %d cp %d: a slice of %d heads, not %d", shape.hp, shape.cp, a.ring.slice.Hq, heads);
     for (int64_t at = 0; at < T; at += 7) attention_2d_pack(&a, saved, qkv + at * width, table, at, min_i64(7, T - at));
     attention_2d_distribute_start(&a, saved);
     attention_2d_distribute_finish(&a);
@@ -154,8 +156,8 @@ static void check_grid_as(const problem *p, grid_shape shape, bool allgather, bo
     double bound = dkv_bf16 && shape.cp > 1 ? BOUND_BF16(shape.cp) : BOUND;
     CHECK(worst_out <= BOUND && worst_dq <= BOUND && worst_dkv <= bound && worst_lse <= BOUND,
           "hp %d cp %d w %d %s %s%s H %d Hkv %d S %lld, slices of %d: out %.1e lse %.1e dq %.1e dkv %.1e", shape.hp, shape.cp, shape.w,
-          shape.placement == PLACEMENT_HEAD_FIRST ? "head-first" : "context-first", allgather ? "allgather" : "ring", dkv_bf16 ? " bf16" : "", H, Hkv,
-          (long long)p->S, a.ring.slice.Hq, worst_out, worst_lse, worst_dq, worst_dkv);
+          shape.placement == PLACEMENT_HEAD_FIRST ? "head-first" : "context-first", allgather ? "allgather" : "ring",
+          dkv_bf16 ? " bf16" : "", H, Hkv, (long long)p->S, a.ring.slice.Hq, worst_out, worst_lse, worst_dq, worst_dkv);
     if (dkv_bf16) {
         comm_max_double(ranks, &worst_dkv, 1); // a rank may hold nothing but padding
         CHECK(worst_dkv > 2e-5, "hp %d cp %d w %d: dkv %.1e: nothing was rounded", shape.hp, shape.cp, shape.w, worst_dkv);
@@ -173,7 +175,8 @@ static void check_grid(const problem *p, grid_shape shape, bool allgather, comm 
     for (int heads = 1; heads <= l.Hq; heads++) {
         bool ring = shape.cp > 1, whole = l.Hq % heads == 0 && (heads % l.group_local == 0 || (!ring && l.group_local % heads == 0));
         int slice = attention_2d_first_slice(1, l.Hq, l.Hkv_local, p->HS, ring, heads * p->HS * (int64_t)sizeof(float)).Hq;
-        CHECK(whole ? slice == heads : slice < heads || (ring && slice == l.group_local), "%d of %d heads: a slice of %d", heads, l.Hq, slice);
+        CHECK(whole ? slice == heads : slice < heads || (ring && slice == l.group_local),
+              "%d of %d heads: a slice of %d", heads, l.Hq, slice);
         if (!whole) continue; // the same as with fewer heads, or with a group
         if (TEST_SANITIZED && heads > 1 && heads < l.Hq && (heads + shape.hp + shape.w) % 3 != 0) continue;
         check_grid_as(p, shape, allgather, false, heads, ranks);
@@ -183,7 +186,7 @@ static void check_grid(const problem *p, grid_shape shape, bool allgather, comm 
 
 int main(int argc, char **argv) {
     comm *world = test_start(&argc, &argv);
-    // S 101 is a prime: padding on every grid of several ranks. H 12, Hkv 4 with hp 3 and 6: key/value slots that are neither shared nor split evenly.
+    // S 101 is a prime: padding on every grid of several ranks. H 12, Hkv 4 with hp 3, 6: key/value slots neither shared nor split evenly.
     problem problems[] = {{24, 24, 4, 96, NULL, NULL, NULL, NULL, NULL}, {24, 8, 4, 101, NULL, NULL, NULL, NULL, NULL},
                           {12, 4, 8, 50, NULL, NULL, NULL, NULL, NULL},  {24, 1, 4, 64, NULL, NULL, NULL, NULL, NULL},
                           {8, 2, 6, 5, NULL, NULL, NULL, NULL, NULL}};
@@ -201,8 +204,10 @@ int main(int argc, char **argv) {
                 for (int w = 1; w <= cp; w++) {
                     if (cp % w != 0) continue;
                     for (int placement = 0; placement < 2; placement++) {
-                        if (TEST_SANITIZED ? placement != (w + (int)k) % 2 : placement == 1 && (hp == 1 || cp == 1)) continue; // there both are one map
-                        grid_shape shape = {.dp = 1, .hp = hp, .cp = cp, .w = w, .placement = placement == 0 ? PLACEMENT_HEAD_FIRST : PLACEMENT_CONTEXT_FIRST};
+                        // With hp 1 or cp 1 both placements are one map.
+                        if (TEST_SANITIZED ? placement != (w + (int)k) % 2 : placement == 1 && (hp == 1 || cp == 1)) continue;
+                        grid_shape shape = {.dp = 1, .hp = hp, .cp = cp, .w = w,
+                                            .placement = placement == 0 ? PLACEMENT_HEAD_FIRST : PLACEMENT_CONTEXT_FIRST};
                         check_grid(p, shape, false, ranks[i]);
                         shape.gpus_per_node = 8;
                         shape.nics_per_node = 4;

@@ -1,8 +1,8 @@
 // ranks: 4
 // sanitize: no
-// --calibrate on several nodes: four ranks of one machine pose as two nodes of two. Every figure that depends on links between nodes is measured and
-// legal in a cluster file, and a node is taken to have two ranks. (test_calibrate.sh tests the command; real link rates need a real network.)
-// test_cuda runs it over the fakes, too: the device's copies, products and transfers.
+// --calibrate on several nodes: four ranks of one machine pose as two nodes of two. Every figure that depends on links between nodes is
+// measured and legal in a cluster file, and a node is taken to have two ranks. (test_calibrate.sh tests the command; real link rates need a
+// real network.) test_cuda runs it over the fakes, too: the device's copies, products and transfers.
 #define CALIBRATE_GPU_ROWS 256
 #define CALIBRATE_GPU_LINK_BYTES (1 << 20)
 #include "test.h"
@@ -16,7 +16,7 @@ static double noted(const char *text, const char *line, int rows, int keys) {
     return at != NULL ? 1e9 * strtod(at + strlen(whole), NULL) : 0;
 }
 
-// The planner predicts the seconds that linear_efficiency and weight_bytes come from, also where weights cost nothing, or rows: noise can make it seem so.
+// The planner predicts the seconds that linear_efficiency and weight_bytes come from, also where weights or rows seem free by noise.
 static void check_linear(void) {
     const double cases[][2] = {{3e-3, 5e-3}, {1e-3, 4.5e-3}, {4e-3, 4e-3}}; // seconds of 64 and of 256 rows
     const double expected[][2] = {{3e-3, 5e-3}, {4.5e-3 / 4, 4.5e-3}, {1e-3, 4e-3}}; // weights count 0 in the last two
@@ -29,10 +29,12 @@ static void check_linear(void) {
         double DF = 1e6;
         calibrate_set_linear(&c, DF, 64, cases[i][0], 256, cases[i][1]);
         for (int k = 0; k < 2; k++) {
-            double rows = k == 0 ? 64 : 256, seconds = 18 * DF * rows / (c.linear_efficiency * c.peak) + 3 * DF * c.weight_bytes / c.hbm_rate;
+            double rows = k == 0 ? 64 : 256;
+            double seconds = 18 * DF * rows / (c.linear_efficiency * c.peak) + 3 * DF * c.weight_bytes / c.hbm_rate;
             CHECK(fabs(seconds / expected[i][k] - 1) < 1e-9, "case %d: %g rows take %g s", i, rows, seconds);
         }
-        CHECK(c.kinds[cluster_find("weight_bytes")] == FIGURE_MEASURED && c.kinds[cluster_find("linear_efficiency")] == FIGURE_MEASURED, "not measured");
+        CHECK(c.kinds[cluster_find("weight_bytes")] == FIGURE_MEASURED && c.kinds[cluster_find("linear_efficiency")] == FIGURE_MEASURED,
+              "not measured");
     }
 }
 
@@ -48,36 +50,52 @@ int main(int argc, char **argv) {
     check_linear();
     CHECK(calibrate(&o, config_preset("nano"), world, 2, &error), "%s", error.text);
     // SeqAlltoAll of the two ranks of a node, 402 runs at each of two sizes, then of all four, 42 runs.
-    int64_t each = (device_is_host() ? CALIBRATE_LINK_BYTES : CALIBRATE_GPU_LINK_BYTES) / 8 / 768 * 768, sent = comm_count(COMM_SEQ_ALLTOALL).bytes_sent;
+    int64_t each = (device_is_host() ? CALIBRATE_LINK_BYTES : CALIBRATE_GPU_LINK_BYTES) / 8 / 768 * 768;
+    int64_t sent = comm_count(COMM_SEQ_ALLTOALL).bytes_sent;
     CHECK(sent == 402 * (768 + each) + 42 * 3 * each, "%lld bytes sent by SeqAlltoAll", (long long)sent);
     if (comm_rank(world) == 0) {
-        static const char *const keys[] = {"gpus_per_node", "nic_rate", "nic_efficiency", "alltoall_efficiency", "p2p_rate", "nvlink_rate", "memory", "host_memory"};
+        static const char *const keys[] = {"gpus_per_node", "nic_rate", "nic_efficiency", "alltoall_efficiency", "p2p_rate", "nvlink_rate",
+                                           "memory", "host_memory"};
         cluster machines;
         CHECK(cluster_load(&machines, file, &error), "%s", error.text);
-        CHECK(machines.gpus_per_node == 2 && machines.ranks_sharing == (device_is_host() ? 2 : 0), "nodes of %g ranks", machines.gpus_per_node);
-        for (size_t k = 0; k < sizeof keys / sizeof *keys; k++) CHECK(machines.kinds[cluster_find(keys[k])] == FIGURE_MEASURED, "%s is not measured", keys[k]);
+        CHECK(machines.gpus_per_node == 2 && machines.ranks_sharing == (device_is_host() ? 2 : 0),
+              "nodes of %g ranks", machines.gpus_per_node);
+        for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
+            CHECK(machines.kinds[cluster_find(keys[k])] == FIGURE_MEASURED, "%s is not measured", keys[k]);
         char *text = config_read_text(file, CONFIG_BYTES, &error);
         const char *note = text != NULL ? strstr(text, "\n# nodes: one flow a NIC ") : NULL;
         double one = 0, together = 0, bytes = 0, microseconds = 0;
-        int found = note == NULL ? 0 : sscanf(note, "\n# nodes: one flow a NIC %lf GB/s, all ranks at once %lf GB/s a NIC; alltoall of all, %lf bytes a rank, %lf us", &one, &together, &bytes, &microseconds);
+        int found = note == NULL ? 0 : sscanf(note, "\n# nodes: one flow a NIC %lf GB/s, all ranks at once %lf GB/s a NIC; "
+                                                    "alltoall of all, %lf bytes a rank, %lf us", &one, &together, &bytes, &microseconds);
         CHECK(found == 4, "the file does not say what its figures come from");
         bool emulated = !device_is_host(); // then figures far from a GPU's stand at their limits
         // The planner predicts what was measured, unless a figure stands at its limit.
         grid_shape shape = planner_shape(&machines, 1, 4, 1, 1, PLACEMENT_HEAD_FIRST);
         double predicted = 1e6 * planner_alltoall(&machines, &shape, bytes);
-        double inside = 1e6 * (machines.alltoall_latency + bytes * machines.alltoall_pack); // on a busy machine, measured inside a node may be more than all of it
-        CHECK(fabs(machines.nic_rate / (1e9 * fmax(one, together)) - 1) < 1e-3, "a NIC of %g B/s, measured %g and %g GB/s", machines.nic_rate, one, together);
-        CHECK(fabs(predicted / microseconds - 1) < 0.02 || emulated || machines.alltoall_efficiency == 4 || inside > 0.98 * microseconds, "alltoall: measured %g us, predicted %g", microseconds, predicted);
-        int rows = device_is_host() ? CALIBRATE_LINEAR_ROWS : CALIBRATE_GPU_ROWS, T = device_is_host() ? CALIBRATE_ROWS : CALIBRATE_GPU_ROWS;
-        double linear = noted(text, "# linear layers: %d rows at ", rows, 0), forward = noted(text, "# attention forward: blocks of %d rows x %d keys at ", T, T / 2);
-        double backward = noted(text, "# attention backward: blocks of %d rows x %d keys at ", T, T / 2), DF = 64 * 176, width = 64, T2 = (double)T * T; // of nano
+        // On a busy machine, measured inside a node may be more than all of it.
+        double inside = 1e6 * (machines.alltoall_latency + bytes * machines.alltoall_pack);
+        CHECK(fabs(machines.nic_rate / (1e9 * fmax(one, together)) - 1) < 1e-3,
+              "a NIC of %g B/s, measured %g and %g GB/s", machines.nic_rate, one, together);
+        CHECK(fabs(predicted / microseconds - 1) < 0.02 || emulated || machines.alltoall_efficiency == 4 || inside > 0.98 * microseconds,
+              "alltoall: measured %g us, predicted %g", microseconds, predicted);
+        int rows = device_is_host() ? CALIBRATE_LINEAR_ROWS : CALIBRATE_GPU_ROWS;
+        int T = device_is_host() ? CALIBRATE_ROWS : CALIBRATE_GPU_ROWS;
+        double linear = noted(text, "# linear layers: %d rows at ", rows, 0);
+        double forward = noted(text, "# attention forward: blocks of %d rows x %d keys at ", T, T / 2);
+        double backward = noted(text, "# attention backward: blocks of %d rows x %d keys at ", T, T / 2);
+        double DF = 64 * 176, width = 64, T2 = (double)T * T; // of nano
         double product = noted(text, "# one product: %d rows at ", rows, 0), best = fmax(fmax(product, linear), fmax(forward, backward));
-        CHECK(product > 0 && machines.peak > 0.999 * best && (emulated || machines.peak < 1.001 * best), "a peak of %g FLOP/s, reached were %g, %g, %g, %g", machines.peak, product, linear, forward, backward);
-        double measured = 18 * rows * DF / linear, again = 18 * rows * DF / (machines.linear_efficiency * machines.peak) + 3 * DF * machines.weight_bytes / machines.hbm_rate;
-        CHECK(fabs(again / measured - 1) < 2e-3 || emulated || machines.linear_efficiency == 1, "linear layers: measured %g s, predicted %g", measured, again);
+        CHECK(product > 0 && machines.peak > 0.999 * best && (emulated || machines.peak < 1.001 * best),
+              "a peak of %g FLOP/s, reached were %g, %g, %g, %g", machines.peak, product, linear, forward, backward);
+        double measured = 18 * rows * DF / linear;
+        double again = 18 * rows * DF / (machines.linear_efficiency * machines.peak) + 3 * DF * machines.weight_bytes / machines.hbm_rate;
+        CHECK(fabs(again / measured - 1) < 2e-3 || emulated || machines.linear_efficiency == 1,
+              "linear layers: measured %g s, predicted %g", measured, again);
         measured = 2 * T2 * width / forward + 5 * T2 * width / backward;
-        again = T2 * width / machines.peak * (2 / machines.attention_forward_efficiency + 5 / machines.attention_backward_efficiency) + machines.step_launch;
-        CHECK(fabs(again / measured - 1) < 2e-3 || emulated || machines.attention_forward_efficiency == 1 || machines.attention_backward_efficiency == 1, "attention: measured %g s, predicted %g", measured, again);
+        again = T2 * width / machines.peak * (2 / machines.attention_forward_efficiency + 5 / machines.attention_backward_efficiency) +
+                machines.step_launch;
+        CHECK(fabs(again / measured - 1) < 2e-3 || emulated || machines.attention_forward_efficiency == 1 ||
+              machines.attention_backward_efficiency == 1, "attention: measured %g s, predicted %g", measured, again);
         free(text);
         close(fd);
         remove(file);

@@ -13,7 +13,9 @@ static void pause_seconds(double seconds) {
 }
 
 // Byte i of message number `what` of rank r.
-static unsigned char pattern(int r, int what, size_t i) { return (unsigned char)((size_t)r * 89 + (size_t)what * 37 + i * 7 + (i >> 8) * 13 + 1); }
+static unsigned char pattern(int r, int what, size_t i) {
+    return (unsigned char)((size_t)r * 89 + (size_t)what * 37 + i * 7 + (i >> 8) * 13 + 1);
+}
 static void pattern_fill(unsigned char *x, size_t bytes, int r, int what) {
     for (size_t i = 0; i < bytes; i++) x[i] = pattern(r, what, i);
 }
@@ -42,7 +44,8 @@ static void test_sendrecv(comm *g, size_t bytes, bool unequal) {
         CHECK(comm_pending(g) == 0, "%d pending", comm_pending(g));
         sent = comm_count(COMM_KV_INNER).bytes_sent - sent;
         CHECK(sent == (to == r ? 0 : (int64_t)leave), "%d ranks, hop %d: %lld of %zu bytes counted", n, hops[k], (long long)sent, leave);
-        CHECK(pattern_wrong(recv, arrive, from, k) == 0, "%d ranks, hop %d, %zu bytes: %zu wrong", n, hops[k], arrive, pattern_wrong(recv, arrive, from, k));
+        CHECK(pattern_wrong(recv, arrive, from, k) == 0,
+              "%d ranks, hop %d, %zu bytes: %zu wrong", n, hops[k], arrive, pattern_wrong(recv, arrive, from, k));
         size_t beyond = 0;
         for (size_t i = arrive; i < bytes; i++) beyond += recv[i] != pattern(r, 7, i);
         CHECK(beyond == 0, "%d ranks, hop %d: %zu bytes behind the %zu that arrive were changed", n, hops[k], beyond, arrive);
@@ -114,8 +117,8 @@ static void test_reduce_scatter(comm *g, size_t count, bool in_place) {
     free(scratch);
 }
 
-// Many transfers in flight on several comms of the same ranks. Every rank finishes the comms in an order of its own (over fake_cuda.c all in the same
-// order, because one thread does all transfers there).
+// Many transfers in flight on several comms of the same ranks. Every rank finishes the comms in an order of its own (over fake_cuda.c all
+// in the same order, because one thread does all transfers there).
 static void test_in_flight(comm *lanes[3], int delayed) {
     enum { DEPTH = 5 };
     int n = comm_size(lanes[0]), r = comm_rank(lanes[0]), next = (r + 1) % n, previous = (r + n - 1) % n;
@@ -126,7 +129,8 @@ static void test_in_flight(comm *lanes[3], int delayed) {
             send[lane][k] = pattern_new(bytes[k], r, lane * DEPTH + k);
             recv[lane][k] = HOST_NEW(unsigned char, bytes[k]);
             bool back = lane == 1;
-            comm_sendrecv_start(lanes[lane], send[lane][k], bytes[k], back ? previous : next, recv[lane][k], bytes[k], back ? next : previous);
+            comm_sendrecv_start(lanes[lane], send[lane][k], bytes[k], back ? previous : next, recv[lane][k], bytes[k],
+                                back ? next : previous);
         }
     double sum = r; // a small sum on a comm with transfers in flight
     comm_sum_double(lanes[0], &sum, 1);
@@ -216,7 +220,8 @@ static void test_wait_seconds(comm *g) {
     double waited = comm_count(COMM_KV_INNER).wait_seconds;
     if (r == 1) CHECK(waited > 0.15, "%d ranks: rank 1 waited %g s for a rank that comes 0.3 s late", n, waited);
     if (r == 0 && n > 2) CHECK(waited < 0.15, "%d ranks: the late rank waited %g s", n, waited);
-    for (int asked = 0; asked < 2; asked++) { // 0: nothing is left to count after a reset; 1: a transfer that is already done costs no waiting
+    // 0: nothing is left to count after a reset; 1: a transfer that is already done costs no waiting.
+    for (int asked = 0; asked < 2; asked++) {
         comm_barrier(g);
         comm_count_reset();
         comm_sendrecv_start(g, &out, 1, (r + 1) % n, &in, 1, (r + n - 1) % n);
@@ -302,8 +307,8 @@ static void check_members(comm *g, const int *expected, int n, const char *what)
     comm_allgather_start(g, &me, members, sizeof me);
     comm_finish(g);
     for (int i = 0; i < n; i++)
-        CHECK(members[i] == expected[i] && comm_world_rank(g, i) == expected[i], "%s: member %d is rank %d, by its table %d, expected %d", what, i, members[i],
-              comm_world_rank(g, i), expected[i]);
+        CHECK(members[i] == expected[i] && comm_world_rank(g, i) == expected[i],
+              "%s: member %d is rank %d, by its table %d, expected %d", what, i, members[i], comm_world_rank(g, i), expected[i]);
 }
 
 static void test_split(void) {
@@ -400,7 +405,8 @@ static void test_limits(void) {
 
 // The modes of test_comm_failures.sh and test_cuda.sh.
 static int end_as(const char *mode) {
-    comm *world = comm_world(), *g = comm_split(world, 0, -comm_rank(world), COMM_KV_INNER); // reversed, so that ranks of the group are not those of the job
+    // Reversed, so that ranks of the group are not those of the job.
+    comm *world = comm_world(), *g = comm_split(world, 0, -comm_rank(world), COMM_KV_INNER);
     int n = comm_size(world), r = comm_rank(world), me = comm_rank(g);
     char out[200] = "", in[200] = "";
     if (strcmp(mode, "abort") == 0 && r == 1) comm_abort("no space left on %s", "device");
@@ -438,7 +444,8 @@ static int end_as(const char *mode) {
         comm_sendrecv_start(g, out, bytes, (me + 1) % n, in, bytes, (me + n - 1) % n);
         comm_finish(g);
     } while (strcmp(mode, "endless") == 0);
-    if (strcmp(mode, "silent") == 0) pause_seconds(60); // ranks whose transfer is done stay silent, too: only the rank that waits for the silent one reports
+    // Ranks whose transfer is done stay silent, too: only the rank that waits for the silent one reports.
+    if (strcmp(mode, "silent") == 0) pause_seconds(60);
     comm_barrier(world);
     printf("mode %s went through\n", mode);
     comm_free(g);

@@ -1,8 +1,9 @@
 // ranks: 1
 // device: cuda
-// How attention_cudnn.c calls cuDNN, over a fake of its backend API that records what it is told: each graph's call names every tensor of the graph
-// that exists in memory or on the host, and no other, with its address or number; of the engines proposed, the first that compiles, fits the workspace
-// and runs is used from then on; where none is left, the caller is told, each time. (test_cudnn_graphs asks cuDNN itself about the graphs.)
+// How attention_cudnn.c calls cuDNN, over a fake of its backend API that records what it is told: each graph's call names every tensor of
+// the graph that exists in memory or on the host, and no other, with its address or number; of the engines proposed, the first that
+// compiles, fits the workspace and runs is used from then on; where none is left, the caller is told, each time. (test_cudnn_graphs asks
+// cuDNN itself about the graphs.)
 #include "test.h"
 
 #include "../device/cuda/attention_graph.h"
@@ -55,8 +56,8 @@ cudnnStatus_t cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t d) {
     living--;
     return CUDNN_STATUS_SUCCESS;
 }
-cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t to, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t count,
-                                       const void *values) {
+cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t to, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                                       int64_t count, const void *values) {
     descriptor *d = (descriptor *)to;
     (void)type;
     if (name == CUDNN_ATTR_TENSOR_UNIQUE_ID) d->id = *(const int64_t *)values;
@@ -68,8 +69,8 @@ cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t to, cudnnBackend
     if (name == CUDNN_ATTR_VARIANT_PACK_WORKSPACE) memcpy(&d->workspace, values, sizeof d->workspace);
     return CUDNN_STATUS_SUCCESS;
 }
-cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t from, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t most,
-                                       int64_t *count, void *values) {
+cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t from, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                                       int64_t most, int64_t *count, void *values) {
     const descriptor *d = (const descriptor *)from;
     (void)type;
     if (name == CUDNN_ATTR_ENGINEHEUR_RESULTS) {
@@ -83,7 +84,8 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t from, cudnnBacke
 cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t of) {
     descriptor *d = (descriptor *)of;
     if (d->type == CUDNN_BACKEND_TENSOR_DESCRIPTOR && !d->is_virtual) {
-        CHECK(d->id > 0 && d->id < ATTENTION_TENSORS && (tensors_made >> d->id & 1) == 0, "tensor %lld of a graph is made twice", (long long)d->id);
+        CHECK(d->id > 0 && d->id < ATTENTION_TENSORS && (tensors_made >> d->id & 1) == 0,
+              "tensor %lld of a graph is made twice", (long long)d->id);
         tensors_made |= 1u << d->id;
         if (d->is_bf16) in_bf16 |= 1u << d->id;
     }
@@ -106,13 +108,14 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
         else if (id == ATTENTION_ONE) CHECK(*number == 1, "one is %g", (double)*number);
         else CHECK(v->pointers[i] == addresses[id], "tensor %lld has another's address", (long long)id);
     }
-    CHECK(named == p->tensors, "%s%s: a call names the tensors %#x, its graph has %#x", shape.backward ? "backward" : "forward", shape.causal ? ", causal" : "", named, p->tensors);
+    CHECK(named == p->tensors, "%s%s: a call names the tensors %#x, its graph has %#x", shape.backward ? "backward" : "forward",
+          shape.causal ? ", causal" : "", named, p->tensors);
     CHECK(v->workspace == workspace, "another workspace");
     ran[p->engine]++;
     return fake.run_fails[p->engine] ? CUDNN_STATUS_EXECUTION_FAILED : CUDNN_STATUS_SUCCESS;
 }
 
-// Calls attention for a shape of its own, twice. engine: the one that must run, in both calls; -1: none. plans: how many must be compiled, in the first.
+// Calls attention for a shape of its own, twice. engine: the one that must run, in both calls; -1: none. plans: compiled in the first.
 static void expect(const char *what, int engine, int plans) {
     static int64_t rows;
     shape.Tq = shape.Tk = rows += 128;
@@ -127,7 +130,8 @@ static void expect(const char *what, int engine, int plans) {
         bool taken = attention_call(shape, addresses, scale, workspace);
         CHECK(taken == (engine >= 0), "%s: call %d is %s", what, call + 1, taken ? "taken" : "refused");
         CHECK(engine < 0 || ran[engine] == 1, "%s: call %d: engine %d ran %d times", what, call + 1, engine, ran[engine]);
-        CHECK(call == 0 || ran[0] + ran[1] + ran[2] == (engine >= 0), "%s: the second call tries %d engines", what, ran[0] + ran[1] + ran[2]);
+        CHECK(call == 0 || ran[0] + ran[1] + ran[2] == (engine >= 0),
+              "%s: the second call tries %d engines", what, ran[0] + ran[1] + ran[2]);
         CHECK(compiled == plans, "%s: after call %d, %d plans are compiled", what, call + 1, compiled);
     }
     unsigned bf16 = 1u << ATTENTION_Q | 1u << ATTENTION_K | 1u << ATTENTION_V;
@@ -144,7 +148,8 @@ static void expect_plans_of_their_own(void) {
     enum { THINGS = 12 };
     for (int pass = 0; pass < 2; pass++) // the second finds all plans
         for (int thing = 0; thing < THINGS; thing++) {
-            attention_shape s = {.backward = true, .Tq = 64, .Tk = 64, .Hq = 4, .Hkv = 2, .HS = 64, .q_stride = 512, .kv_stride = 512, .sum_stride = 512, .dkv_stride = 512};
+            attention_shape s = {.backward = true, .Tq = 64, .Tk = 64, .Hq = 4, .Hkv = 2, .HS = 64, .q_stride = 512, .kv_stride = 512,
+                                 .sum_stride = 512, .dkv_stride = 512};
             bool *const flags[] = {&s.causal, &s.dkv_bf16};
             int64_t *const sizes[] = {&s.Tq, &s.Tk, &s.q_stride, &s.kv_stride, &s.sum_stride, &s.dkv_stride};
             if (thing >= 1 && thing <= 2) *flags[thing - 1] = true;
@@ -155,7 +160,8 @@ static void expect_plans_of_their_own(void) {
             compiled = 0;
             shape = s;
             tensors_made = 0;
-            CHECK(attention_call(s, addresses, scale, workspace) && compiled == (pass == 0), "shape %d, pass %d: %d plans are compiled", thing, pass, compiled);
+            CHECK(attention_call(s, addresses, scale, workspace) && compiled == (pass == 0),
+                  "shape %d, pass %d: %d plans are compiled", thing, pass, compiled);
         }
 }
 

@@ -1,9 +1,9 @@
 // ranks: 1
 // device: cuda
-// The attention graphs that the trainer asks cuDNN for, checked without a GPU. Given the properties of A100, H100, H200 and B200, cuDNN's support
-// check accepts them, with an engine that needs no more workspace than op_attention_scratch plans. For Llama-3's graphs the engine that is tried first
-// can be compiled, and is one of those that a run checks when it starts. Shapes that no engine takes are refused. attention_cudnn.c makes the same
-// calls, cut by the same functions.
+// The attention graphs that the trainer asks cuDNN for, checked without a GPU. Given the properties of A100, H100, H200 and B200, cuDNN's
+// support check accepts them, with an engine that needs no more workspace than op_attention_scratch plans. For Llama-3's graphs the engine
+// that is tried first can be compiled, and is one of those that a run checks when it starts. Shapes that no engine takes are refused.
+// attention_cudnn.c makes the same calls, cut by the same functions.
 //     test_cudnn_graphs             the four GPUs of the table below
 //     test_cudnn_graphs FILE...     instead, GPUs whose properties `gpu_points 6` (or `write`) has written to files
 //     test_cudnn_graphs FILE table  the GPU of a file in place of the table's first
@@ -55,14 +55,15 @@ static char *known_json(int n) {
         "\"maxCtasPerSM\":32,\"maxThreadsPerBlock\":1024,\"maxThreadsPerSM\":2048,\"isTccDriver\":0,\"supportCoopLaunch\":1,"
         "\"smCountOrigin\":0,\"oversizedSharedMemoryPerBlock\":%lld,\"memoryBusWidth\":%d}", // cuDNN 9.28 asks for these three
         known[n].version, known[n].name, (long long)known[n].memory_bytes, known[n].processors, known[n].clock_khz,
-        known[n].memory_clock_khz, (long long)known[n].l2_bytes, (long long)known[n].shared_bytes, (long long)known[n].shared_bytes, known[n].memory_bits);
+        known[n].memory_clock_khz, (long long)known[n].l2_bytes, (long long)known[n].shared_bytes, (long long)known[n].shared_bytes,
+        known[n].memory_bits);
     return json;
 }
 static cudnnBackendDescriptor_t properties_of(const gpu *g) { // NULL: cuDNN does not take them
     cudnnBackendDescriptor_t d = NULL;
     bool good = cudnnBackendCreateDescriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &d) == CUDNN_STATUS_SUCCESS &&
-                cudnnBackendSetAttribute(d, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, (int64_t)strlen(g->json), g->json) ==
-                    CUDNN_STATUS_SUCCESS &&
+                cudnnBackendSetAttribute(d, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, (int64_t)strlen(g->json),
+                                         g->json) == CUDNN_STATUS_SUCCESS &&
                 cudnnBackendFinalize(d) == CUDNN_STATUS_SUCCESS;
     if (!good && d != NULL) cudnnBackendDestroyDescriptor(d);
     return good ? d : NULL;
@@ -73,7 +74,8 @@ static bool gpu_add(char *json, error_text *error) {
     cJSON *all = cJSON_Parse(json);
     const cJSON *name = cJSON_GetObjectItemCaseSensitive(all, "deviceName"), *version = cJSON_GetObjectItemCaseSensitive(all, "deviceVer");
     if (gpu_count == MAX_GPUS) return error_set(error, "is one GPU too many");
-    if (!cJSON_IsString(name) || !cJSON_IsNumber(version)) return error_set(error, "has no deviceName or no deviceVer: not cuDNN's properties of a GPU");
+    if (!cJSON_IsString(name) || !cJSON_IsNumber(version))
+        return error_set(error, "has no deviceName or no deviceVer: not cuDNN's properties of a GPU");
     snprintf(g->name, sizeof g->name, "%s", name->valuestring);
     g->largest_backward = version->valueint / 100 == 9 ? 256 : 128;
     g->version = version->valueint;
@@ -107,7 +109,8 @@ static void expect(gpu *device, cudnnBackendDescriptor_t properties, attention_s
         device->most_used = (double)g.workspace[i] / (double)planned;
         snprintf(device->most, sizeof device->most, ", %lld of %zu bytes: %s", (long long)g.workspace[i], planned, shape_text(s));
     }
-    if (taken && accepted) CHECK(fit > 0, "%s: %s: workspace of %lld bytes, planned %zu", device->name, shape_text(s), (long long)g.workspace[0], planned);
+    if (taken && accepted)
+        CHECK(fit > 0, "%s: %s: workspace of %lld bytes, planned %zu", device->name, shape_text(s), (long long)g.workspace[0], planned);
     attention_graph_free(&g);
 }
 
@@ -115,8 +118,10 @@ static void expect(gpu *device, cudnnBackendDescriptor_t properties, attention_s
 static bool compiles(cudnnBackendDescriptor_t properties, cudnnBackendDescriptor_t config) {
     cudnnBackendDescriptor_t plan = NULL;
     bool made = cudnnBackendCreateDescriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &plan) == CUDNN_STATUS_SUCCESS &&
-                cudnnBackendSetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &config) == CUDNN_STATUS_SUCCESS &&
-                cudnnBackendSetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &properties) == CUDNN_STATUS_SUCCESS;
+                cudnnBackendSetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
+                                         &config) == CUDNN_STATUS_SUCCESS &&
+                cudnnBackendSetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
+                                         &properties) == CUDNN_STATUS_SUCCESS;
     cudnnStatus_t status = made ? cudnnBackendFinalize(plan) : CUDNN_STATUS_INTERNAL_ERROR;
     if (plan != NULL) cudnnBackendDestroyDescriptor(plan);
     return status == CUDNN_STATUS_SUCCESS || status == CUDNN_STATUS_EXECUTION_FAILED_CUDA_DRIVER;
@@ -126,7 +131,8 @@ static void expect_compiles(gpu *device, cudnnBackendDescriptor_t properties, at
     attention_graph g;
     bool good = attention_graph_build(&g, s, NULL) && attention_graph_choose(&g, properties) && compiles(properties, g.configs[0]);
     bool known = CUDART_VERSION >= 12080 || device->version < 1000;
-    CHECK(good == known, "%s: %s: the engine that is tried first %s", device->name, shape_text(s), good ? "compiles, with a CUDA that does not know the GPU" : "cannot be compiled");
+    CHECK(good == known, "%s: %s: the engine that is tried first %s", device->name, shape_text(s),
+          good ? "compiles, with a CUDA that does not know the GPU" : "cannot be compiled");
     attention_graph_free(&g);
 }
 
@@ -134,7 +140,8 @@ static void expect_compiles(gpu *device, cudnnBackendDescriptor_t properties, at
 static void expect_block(gpu *device, cudnnBackendDescriptor_t properties, attention_block b, bool backward) {
     int64_t rows = attention_tile_rows(b);
     int64_t stride = max_i64(max_i64(b.q_stride, b.sum_stride), b.kv_stride);
-    CHECK(stride * min_i64(rows, max_i64(b.Tq, b.Tk)) <= INT32_MAX, "a call reaches %lld rows of %lld elements", (long long)rows, (long long)stride);
+    CHECK(stride * min_i64(rows, max_i64(b.Tq, b.Tk)) <= INT32_MAX,
+          "a call reaches %lld rows of %lld elements", (long long)rows, (long long)stride);
     if (backward && b.HS > device->largest_backward) return;
     int64_t tails[2] = {b.Tq % rows, rows}; // the last tile, and the others
     for (int i = 0; i < 2; i++) {
@@ -142,7 +149,8 @@ static void expect_block(gpu *device, cudnnBackendDescriptor_t properties, atten
         if (tails[i] == 0) continue;
         tile.Tq = min_i64(b.Tq, tails[i]);
         tile.Tk = min_i64(b.Tk, tails[i]);
-        attention_part most = attention_call_part(backward, tile.Tq, tile.Tk, b.Hq, b.Hkv, b.HS), parts[2] = {most, {b.Hkv % most.kv, most.members}};
+        attention_part most = attention_call_part(backward, tile.Tq, tile.Tk, b.Hq, b.Hkv, b.HS);
+        attention_part parts[2] = {most, {b.Hkv % most.kv, most.members}};
         for (int p = 0; p < 2; p++) {
             if (parts[p].kv == 0) continue;
             for (int apart = 0; apart < (backward ? 4 : 2); apart++) {
@@ -160,13 +168,14 @@ static void expect_documents(gpu *device, cudnnBackendDescriptor_t properties, a
             for (int backward = 0; backward < 2; backward++)
                 for (int causal = 0; causal <= (b.Tq == b.Tk); causal++) {
                     b.causal = causal == 1;
-                    expect(device, properties, attention_call_shape(b, backward == 1, true, true, attention_call_part(backward == 1, b.Tq, b.Tk, b.Hq, b.Hkv, b.HS)), true);
+                    attention_part part = attention_call_part(backward == 1, b.Tq, b.Tk, b.Hq, b.Hkv, b.HS);
+                    expect(device, properties, attention_call_shape(b, backward == 1, true, true, part), true);
                 }
 }
 
 static attention_block block_of(int64_t Tc, int Hq, int Hkv, int HS) {
-    attention_block b = {.Tq = Tc, .Tk = Tc, .lse_stride = Tc, .Hq = Hq, .Hkv = Hkv, .HS = HS, .q_stride = (int64_t)Hq * HS, .sum_stride = (int64_t)Hq * HS,
-                         .kv_stride = (int64_t)2 * Hkv * HS, .scale = 1, .causal = true};
+    attention_block b = {.Tq = Tc, .Tk = Tc, .lse_stride = Tc, .Hq = Hq, .Hkv = Hkv, .HS = HS, .q_stride = (int64_t)Hq * HS,
+                         .sum_stride = (int64_t)Hq * HS, .kv_stride = (int64_t)2 * Hkv * HS, .scale = 1, .causal = true};
     return b;
 }
 // A slice of heads among all those of a row of queries; its sums, K and V are dense (attention_2d.cuh).
@@ -200,16 +209,21 @@ static const char *first_kernel(cudnnBackendDescriptor_t properties, attention_s
     int64_t one, count = 0, number = -1;
     bool good = attention_graph_build(&g, s, NULL) && attention_graph_choose(&g, properties) &&
                 cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINE_DESCRIPTOR, &engine) == CUDNN_STATUS_SUCCESS;
-    for (int i = 0; i < CHOICES; i++) good = good && cudnnBackendCreateDescriptor(CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, &choices[i]) == CUDNN_STATUS_SUCCESS;
-    good = good && cudnnBackendGetAttribute(g.configs[0], CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &one, &engine) == CUDNN_STATUS_SUCCESS &&
+    for (int i = 0; i < CHOICES; i++)
+        good = good && cudnnBackendCreateDescriptor(CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, &choices[i]) == CUDNN_STATUS_SUCCESS;
+    good = good && cudnnBackendGetAttribute(g.configs[0], CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &one,
+                                            &engine) == CUDNN_STATUS_SUCCESS &&
            cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &one, &number) == CUDNN_STATUS_SUCCESS &&
-           cudnnBackendGetAttribute(g.configs[0], CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_TYPE_BACKEND_DESCRIPTOR, CHOICES, &count, choices) == CUDNN_STATUS_SUCCESS;
+           cudnnBackendGetAttribute(g.configs[0], CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_TYPE_BACKEND_DESCRIPTOR, CHOICES, &count,
+                                    choices) == CUDNN_STATUS_SUCCESS;
     int used = snprintf(text, size, good ? "engine %lld" : "none", (long long)number);
     for (int64_t i = 0; good && i < count; i++) {
         cudnnBackendKnobType_t kind;
         int64_t value;
-        good = cudnnBackendGetAttribute(choices[i], CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, 1, &one, &kind) == CUDNN_STATUS_SUCCESS &&
-               cudnnBackendGetAttribute(choices[i], CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, 1, &one, &value) == CUDNN_STATUS_SUCCESS;
+        good = cudnnBackendGetAttribute(choices[i], CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, 1, &one,
+                                        &kind) == CUDNN_STATUS_SUCCESS &&
+               cudnnBackendGetAttribute(choices[i], CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, 1, &one,
+                                        &value) == CUDNN_STATUS_SUCCESS;
         used += snprintf(text + used, size - (size_t)used, ", %d = %lld", (int)kind, (long long)value);
     }
     CHECK(good, "%s: cuDNN does not say which kernel it takes", shape_text(s));
@@ -225,7 +239,8 @@ static void expect_checked(gpu *device, cudnnBackendDescriptor_t properties, int
     char checked[2][TEXT], now[TEXT];
     for (int causal = 0; causal < 2; causal++) {
         attention_block b = attention_checked_block(HS, causal == 1);
-        first_kernel(properties, attention_call_shape(b, backward, false, true, (attention_part){b.Hkv, b.Hq / b.Hkv}), checked[causal], TEXT);
+        first_kernel(properties, attention_call_shape(b, backward, false, true, (attention_part){b.Hkv, b.Hq / b.Hkv}), checked[causal],
+                     TEXT);
     }
     for (int64_t T = 512; T <= 131072; T *= 2)
         for (int causal = 0; causal < 2; causal++)
@@ -235,7 +250,8 @@ static void expect_checked(gpu *device, cudnnBackendDescriptor_t properties, int
                 if (causal == 1 && device->version >= 1000 && T >= 65536) continue; // too long to be checked each time
                 attention_shape s = attention_call_shape(b, backward, apart == 1, true, attention_call_part(backward, T, T, 32, 8, HS));
                 first_kernel(properties, s, now, TEXT);
-                CHECK(strcmp(now, checked[0]) == 0 || strcmp(now, checked[1]) == 0, "%s: %s: %s, but what is checked at the start runs on %s, causal %s", device->name, shape_text(s), now,
+                CHECK(strcmp(now, checked[0]) == 0 || strcmp(now, checked[1]) == 0,
+                      "%s: %s: %s, but what is checked at the start runs on %s, causal %s", device->name, shape_text(s), now,
                       checked[0], checked[1]);
             }
 }
@@ -318,7 +334,7 @@ int main(int argc, char **argv) {
             }
         }
     for (int n = 0; n < gpu_count; n++)
-        printf("%s: %d graphs, first engines ask for %lld bytes in all, at most %.1f %% of the planned workspace%s\n", gpus[n].name, gpus[n].graphs,
-               (long long)gpus[n].first_bytes, 100 * gpus[n].most_used, gpus[n].most);
+        printf("%s: %d graphs, first engines ask for %lld bytes in all, at most %.1f %% of the planned workspace%s\n", gpus[n].name,
+               gpus[n].graphs, (long long)gpus[n].first_bytes, 100 * gpus[n].most_used, gpus[n].most);
     return test_finish("cudnn graphs", NULL);
 }

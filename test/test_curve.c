@@ -1,8 +1,8 @@
 // ranks: 4
 // 1000 steps of a tiny model on one rank and on hp 2 x cp 2 in two windows, with the same batches: the loss curves stay together. (F55)
 // Rounding differences grow with training, so the bound is on their mean: 2e-3. No step may differ by more than 0.05.
-// A third run, on one rank, has its moments in bf16. Roundings of up to 2^-7, of which m remembers some 5 and v some 10 (the root of which counts), make each
-// update about 1 % wrong, without bias: the curve may differ by 1 % of what the loss falls by, in the mean.
+// A third run, on one rank, has its moments in bf16. Roundings of up to 2^-7, of which m remembers some 5 and v some 10 (the root of which
+// counts), make each update about 1 % wrong, without bias: the curve may differ by 1 % of what the loss falls by, in the mean.
 // sanitize: no (the same code as test_grids, only longer)
 #include "model_fixture.h"
 

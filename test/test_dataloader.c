@@ -75,7 +75,8 @@ static void check_shards(int64_t S, int hp, int cp, int64_t multiple) {
             wrong += s.S != S || s.T != T || s.S_padded != padded || s.hp != hp || s.cp != cp || s.h != h || s.c != c;
         }
     for (int64_t p = 0; p < padded; p++) wrong += seen[p] != 1;
-    CHECK(wrong == 0, "S %lld hp %d cp %d multiple %lld: %lld positions wrong", (long long)S, hp, cp, (long long)multiple, (long long)wrong);
+    CHECK(wrong == 0,
+          "S %lld hp %d cp %d multiple %lld: %lld positions wrong", (long long)S, hp, cp, (long long)multiple, (long long)wrong);
     CHECK(spans_wrong == 0, "S %lld hp %d cp %d: spans", (long long)S, hp, cp);
     int64_t step = T - 1; // the next smaller legal T would not hold the sequence
     while (step > 0 && (step % multiple != 0 || (cp > 1 && step * hp % (2 * multiple) != 0))) step--;
@@ -92,7 +93,8 @@ static void test_shards(void) {
     // Far beyond 2^31: nothing overflows.
     sequence_shard s = sequence_shard_make((int64_t)1 << 40, 8, 64, 7, 0, 128);
     CHECK(s.T == (int64_t)1 << 31, "T %lld", (long long)s.T);
-    CHECK(sequence_shard_position(&s, s.T - 1) == ((int64_t)1 << 40) - 1, "last position %lld", (long long)sequence_shard_position(&s, s.T - 1));
+    CHECK(sequence_shard_position(&s, s.T - 1) == ((int64_t)1 << 40) - 1,
+          "last position %lld", (long long)sequence_shard_position(&s, s.T - 1));
 }
 
 // ---- reading ----
@@ -151,15 +153,16 @@ static void test_reading(void) {
             CHECK(open_data(&loader, "part_*.bin", lengths[l], VOCABULARY, false, &error), "%s", error.text);
             CHECK(loader.file_count == 7 && loader.total == STREAM && loader.width == width, "%lld files", (long long)loader.file_count);
             CHECK(dataloader_samples(&loader) == STREAM / lengths[l], "%lld samples", (long long)dataloader_samples(&loader));
-            for (size_t g = 0; g < sizeof grids / sizeof grids[0]; g++) check_reading(&loader, lengths[l], grids[g][0], grids[g][1], g % 2 == 0 ? 1 : 16);
+            for (size_t g = 0; g < sizeof grids / sizeof grids[0]; g++)
+                check_reading(&loader, lengths[l], grids[g][0], grids[g][1], g % 2 == 0 ? 1 : 16);
             sequence_shard s = sequence_shard_make(lengths[l], 1, 1, 0, 0, 1);
             CHECK(!dataloader_read(&loader, dataloader_samples(&loader), &s, NULL, NULL, &error), "a sample beyond the last is read");
             dataloader_close(&loader);
         }
         dataloader loader;
         error_text error;
-        CHECK(!open_data(&loader, "part_*.bin", STREAM + 1, VOCABULARY, false, &error) && strstr(error.text, "largest legal length is 331") != NULL, "%s",
-              error.text);
+        CHECK(!open_data(&loader, "part_*.bin", STREAM + 1, VOCABULARY, false, &error) &&
+              strstr(error.text, "largest legal length is 331") != NULL, "%s", error.text);
         CHECK(!open_data(&loader, "part_*.bin", 0, VOCABULARY, false, &error), "length 0 is accepted");
         dataloader_close(&loader); // after a failure: harmless
     }
@@ -178,7 +181,9 @@ static void check_segments(const sequence_shard *s, int64_t sample, document_mar
         for (end = begin + 1; end < s->S && !begins_document(sample, s->S, end, mark);) end++;
         bool is_long = end - begin >= s->long_document, alone = begin == 0 || is_long || last_long;
         if (alone) wrong += s->segments[count].position != begin;
-        if (alone && count > 0) wrong += (s->segments[count].row - s->segments[count - 1].row) / 2 != ceil_div(begin - s->segments[count - 1].position, 2 * s->cp);
+        if (alone && count > 0)
+            wrong += (s->segments[count].row - s->segments[count - 1].row) / 2 !=
+                     ceil_div(begin - s->segments[count - 1].position, 2 * s->cp);
         count += alone;
         last_long = is_long;
     }
@@ -186,7 +191,8 @@ static void check_segments(const sequence_shard *s, int64_t sample, document_mar
     wrong += s->segments[0].row != 0 || s->segments[count].position != s->S || s->segments[count].row != row || row > s->T * s->hp;
     count += row < s->T * s->hp;
     wrong += s->segments[count].position != s->S || s->segments[count].row != s->T * s->hp || count > sequence_shard_segments(s);
-    CHECK(wrong == 0, "S %lld hp %d cp %d, %s %d, long from %lld on: segments", (long long)s->S, s->hp, s->cp, mark.ends ? "end" : "begin", mark.token, (long long)s->long_document);
+    CHECK(wrong == 0, "S %lld hp %d cp %d, %s %d, long from %lld on: segments", (long long)s->S, s->hp, s->cp, mark.ends ? "end" : "begin",
+          mark.token, (long long)s->long_document);
 }
 // The documents of every rank of a grid, against the stream. Its tokens repeat, so that the mark is every token, some of them, or none.
 static void check_documents(dataloader *loader, int64_t S, int hp, int cp, int64_t multiple, document_mark mark, int64_t long_document) {
@@ -206,13 +212,15 @@ static void check_documents(dataloader *loader, int64_t S, int hp, int cp, int64
                     sequence_span span = sequence_shard_span_at(&s, h * s.T + t);
                     bool padding = span.position >= span.end;
                     int64_t p = span.position, at = sample * S + p;
-                    int64_t label = padding || at + 1 >= STREAM || stream[mark.ends ? at : at + 1] == mark.token ? LABEL_IGNORED : stream[at + 1];
+                    bool ignored = padding || at + 1 >= STREAM || stream[mark.ends ? at : at + 1] == mark.token;
+                    int64_t label = ignored ? LABEL_IGNORED : stream[at + 1];
                     wrong += labels[t] != label || tokens[t] != (padding ? 0 : stream[at]);
                     if (!padding) seen[p]++;
                 }
                 for (int64_t e = 0, chunk = 0; e < entries; e++) { // rows of all HP ranks, and all chunks
                     sequence_span span = sequence_shard_entry(&s, e);
-                    if (e == 0 || e >= s.T * hp || sequence_shard_entry(&s, e - 1).rows == 1) chunk = span.position; // that of its first row
+                    // chunk: the position of its first row.
+                    if (e == 0 || e >= s.T * hp || sequence_shard_entry(&s, e - 1).rows == 1) chunk = span.position;
                     int64_t begin = min_i64(span.position, span.end - 1);
                     while (!begins_document(sample, S, begin, mark)) begin--;
                     wrong += first[e] != (chunk < span.end ? begin : span.position);
@@ -226,8 +234,8 @@ static void check_documents(dataloader *loader, int64_t S, int hp, int cp, int64
         for (int64_t p = 0; p < S; p++) wrong += seen[p] != 1;
         free(seen);
     }
-    CHECK(wrong == 0, "S %lld hp %d cp %d, %s %d, long from %lld on: %lld rows wrong", (long long)S, hp, cp, mark.ends ? "end" : "begin", mark.token, (long long)long_document,
-          (long long)wrong);
+    CHECK(wrong == 0, "S %lld hp %d cp %d, %s %d, long from %lld on: %lld rows wrong", (long long)S, hp, cp, mark.ends ? "end" : "begin",
+          mark.token, (long long)long_document, (long long)wrong);
 }
 // Documents of any length: how much more attention than the mean a CP rank has to compute.
 static double balance_of(int cp, int64_t long_document) {
@@ -271,24 +279,28 @@ static void test_documents(void) {
                 for (int32_t mark = 0; mark <= 12; mark += 6)
                     for (int ends = 0; ends < 2; ends++)
                         for (int64_t long_document = 6; long_document <= 150; long_document *= 5) // 6 and 30, and none
-                            check_documents(&loader, lengths[l], grids[g][0], grids[g][1], g % 2 == 0 ? 1 : 16, (document_mark){mark, ends == 1},
-                                            long_document < 150 ? long_document : STREAM + 1);
+                            check_documents(&loader, lengths[l], grids[g][0], grids[g][1], g % 2 == 0 ? 1 : 16,
+                                            (document_mark){mark, ends == 1}, long_document < 150 ? long_document : STREAM + 1);
             dataloader_close(&loader);
         }
     }
     for (int cp = 4; cp <= 16; cp *= 2) {
         double segments = balance_of(cp, 2 * cp * 8), one = balance_of(cp, 16384);
         CHECK(segments < 1.12 && one > 1.3, "cp %d: a rank has %.2f times the mean to do, with one segment %.2f", cp, segments, one);
-        printf("documents of 20 to 2020 tokens, cp %d: the busiest rank has %.2f times the mean to do, with one segment %.2f\n", cp, segments, one);
+        printf("documents of 20 to 2020 tokens, cp %d: the busiest rank has %.2f times the mean to do, with one segment %.2f\n", cp,
+               segments, one);
     }
-    // As many segments as there can be, each with as much padding as there can be, fill all rows: short and long documents in turn, of a token too many.
+    // As many segments as there can be, each with as much padding as there can be, fill all rows: short and long documents in turn, of a
+    // token too many.
     for (int cp = 2; cp <= 8; cp++) {
         int64_t long_document = 2 * cp + 1;
         sequence_shard s = sequence_shard_make_packed(3 * long_document + 4, 1, cp, 0, 0, 1, long_document);
         sequence_segment segments[9];
         segment_list list = {.shard = &s, .list = segments};
-        for (int64_t i = 0, begin = 0, end; i < 7; i++, begin = end) segment_list_add(&list, begin, end = begin + (i % 2 == 0 ? 1 : long_document));
-        CHECK(segments[7].row == s.T && sequence_shard_segments(&s) == 8, "cp %d: segments end at row %lld of %lld", cp, (long long)segments[7].row, (long long)s.T);
+        for (int64_t i = 0, begin = 0, end; i < 7; i++, begin = end)
+            segment_list_add(&list, begin, end = begin + (i % 2 == 0 ? 1 : long_document));
+        CHECK(segments[7].row == s.T && sequence_shard_segments(&s) == 8,
+              "cp %d: segments end at row %lld of %lld", cp, (long long)segments[7].row, (long long)s.T);
     }
     // A document longer than the pieces in which the stream is searched; it begins two pieces back.
     enum { LONG = 50000, BEGIN = 5000 };
@@ -313,7 +325,8 @@ static void test_documents(void) {
         CHECK(read && first[0] == begin && first[last.T / 2] == begin, "%s %lld", error.text, (long long)first[0]);
     }
     loader.V = 7; // 7 is among the tokens
-    CHECK(!dataloader_read_packed(&loader, 0, &s, (document_mark){0, true}, tokens, labels, first, NULL, &error) && strstr(error.text, "vocabulary"), "%s", error.text);
+    CHECK(!dataloader_read_packed(&loader, 0, &s, (document_mark){0, true}, tokens, labels, first, NULL, &error) &&
+          strstr(error.text, "vocabulary"), "%s", error.text);
     dataloader_close(&loader);
     free(values);
     free(tokens);
@@ -343,7 +356,8 @@ static void test_masks(void) {
         if (f != 1) write_mask(name, mask + at, (size_t)counts[f]);
     }
     for (int64_t S = 9; S <= STREAM; S += 161) {
-        CHECK(open_data(&loader, "?.bin", S, VOCABULARY, false, &error) && loader.masks == 2, "%s %lld masks", error.text, (long long)loader.masks);
+        CHECK(open_data(&loader, "?.bin", S, VOCABULARY, false, &error) && loader.masks == 2,
+              "%s %lld masks", error.text, (long long)loader.masks);
         for (size_t g = 0; g < 4; g++) {
             int64_t wrong = 0;
             for (int64_t sample = 0; sample < dataloader_samples(&loader); sample++)
@@ -361,14 +375,15 @@ static void test_masks(void) {
         dataloader_close(&loader);
     }
     write_mask("2.bin.mask", mask, 199);
-    CHECK(!open_data(&loader, "?.bin", 9, VOCABULARY, false, &error) && strstr(error.text, "2.bin.mask: has 199 bytes, but the token file has 200 tokens") != NULL, "%s",
-          error.text);
+    CHECK(!open_data(&loader, "?.bin", 9, VOCABULARY, false, &error) &&
+          strstr(error.text, "2.bin.mask: has 199 bytes, but the token file has 200 tokens") != NULL, "%s", error.text);
     mask[150] = 2;
     write_mask("2.bin.mask", mask, 200);
     sequence_shard s = sequence_shard_make(STREAM, 1, 1, 0, 0, 1);
     int32_t tokens[STREAM], labels[STREAM];
     CHECK(open_data(&loader, "?.bin", STREAM, VOCABULARY, false, &error), "%s", error.text);
-    CHECK(!dataloader_read(&loader, 0, &s, tokens, labels, &error) && strstr(error.text, "2.bin.mask: byte 150 is 2; legal values are 0 and 1") != NULL, "%s", error.text);
+    CHECK(!dataloader_read(&loader, 0, &s, tokens, labels, &error) &&
+          strstr(error.text, "2.bin.mask: byte 150 is 2; legal values are 0 and 1") != NULL, "%s", error.text);
     dataloader_close(&loader);
 }
 
@@ -386,7 +401,8 @@ static void test_long_mask(void) {
     for (int64_t i = 0; i < LONG; i++) values[i] = i, mask[i] = test_random(5, (uint64_t)i) > 0;
     write_tokens("long.bin", 2, values, LONG);
     write_mask("long.bin.mask", mask, LONG);
-    CHECK(open_data(&loader, "long.bin", LONG, LONG, false, &error) && dataloader_read(&loader, 0, &s, tokens, labels, &error), "%s", error.text);
+    CHECK(open_data(&loader, "long.bin", LONG, LONG, false, &error) && dataloader_read(&loader, 0, &s, tokens, labels, &error),
+          "%s", error.text);
     for (int64_t t = 0; t < LONG; t++) wrong += labels[t] != (t + 1 < LONG && mask[t + 1] == 1 ? t + 1 : LABEL_IGNORED);
     CHECK(wrong == 0, "a mask of %d bytes: %lld labels wrong", LONG, (long long)wrong);
     dataloader_close(&loader);
@@ -401,7 +417,8 @@ static void test_limits(void) {
     int32_t tokens[4], labels[4];
     remove_files();
     write_tokens("edge.bin", 2, edge, 4);
-    CHECK(open_data(&loader, "edge.bin", 4, 65536, true, &error) && dataloader_read(&loader, 0, &s, tokens, labels, &error), "%s", error.text);
+    CHECK(open_data(&loader, "edge.bin", 4, 65536, true, &error) && dataloader_read(&loader, 0, &s, tokens, labels, &error),
+          "%s", error.text);
     CHECK(tokens[0] == 65535 && labels[1] == 65534 && labels[3] == LABEL_IGNORED, "%d %d %d", tokens[0], labels[1], labels[3]);
     dataloader_close(&loader);
 
@@ -409,8 +426,8 @@ static void test_limits(void) {
     write_tokens("huge.bin", 4, huge, 4);
     CHECK(open_data(&loader, "huge.bin", 2, 128256, false, &error), "%s", error.text);
     s = sequence_shard_make(2, 1, 1, 0, 0, 1);
-    CHECK(!dataloader_read(&loader, 1, &s, tokens, labels, &error) && strstr(error.text, "huge.bin: token 2 (byte 1032) is 4294967295") != NULL,
-          "%s", error.text);
+    CHECK(!dataloader_read(&loader, 1, &s, tokens, labels, &error) &&
+          strstr(error.text, "huge.bin: token 2 (byte 1032) is 4294967295") != NULL, "%s", error.text);
     dataloader_close(&loader);
     s = sequence_shard_make(4, 1, 1, 0, 0, 1);
 
@@ -425,8 +442,8 @@ static void test_limits(void) {
     } else {
         CHECK(open_data(&loader, "sparse.bin", 4, 128256, false, &error), "%s", error.text);
         CHECK(dataloader_read(&loader, count / 4 - 1, &s, tokens, labels, &error), "%s", error.text);
-        CHECK(tokens[0] == 0 && tokens[1] == 11 && tokens[3] == 33 && labels[0] == 11 && labels[2] == 33 && labels[3] == LABEL_IGNORED, "%d %d %d", tokens[1],
-              tokens[3], labels[0]);
+        CHECK(tokens[0] == 0 && tokens[1] == 11 && tokens[3] == 33 && labels[0] == 11 && labels[2] == 33 && labels[3] == LABEL_IGNORED,
+              "%d %d %d", tokens[1], tokens[3], labels[0]);
         dataloader_close(&loader);
     }
 }
@@ -484,7 +501,8 @@ static void test_order(void) {
                     for (int64_t d = 0; d < dp; d++)
                         for (int64_t b = 0; b < batch; b++) {
                             int64_t counter = dataloader_counter(step * accum + a, dp, d, batch, b);
-                            wrong += counter < step * GLOBAL || counter >= (step + 1) * GLOBAL || taken[counter]; // the step's own, each once
+                            // The step's own, each once.
+                            wrong += counter < step * GLOBAL || counter >= (step + 1) * GLOBAL || taken[counter];
                             taken[counter] = true;
                         }
             CHECK(wrong == 0, "dp %d accumulation %d batch %lld", dp, accum, (long long)batch);
@@ -525,7 +543,8 @@ static bool open_sources(data_sources *s, const char *list, bool weights, error_
     char text[4096];
     size_t used = 0;
     for (; *list != '\0' && used + sizeof folder < sizeof text; list++)
-        used += (size_t)snprintf(text + used, sizeof text - used, "%.*s", *list == '@' ? (int)sizeof folder : 1, *list == '@' ? folder : list);
+        used += (size_t)snprintf(text + used, sizeof text - used,
+                                 "%.*s", *list == '@' ? (int)sizeof folder : 1, *list == '@' ? folder : list);
     error->text[0] = '\0';
     return data_sources_open(s, text, weights ? "--train-data" : "--val-data", weights, 10, VOCABULARY, 7, error);
 }
@@ -538,7 +557,8 @@ static void write_sources(void) { // 4, 7, 30, 1 samples of 10 tokens
         write_tokens(name, 2, stream, counts[i]);
     }
 }
-// After every n: n w - 1 < samples of a source with weight w < n w + 1. A source's samples are its own shuffled epochs, independent of the other sources.
+// After every n: n w - 1 < samples of a source with weight w < n w + 1. A source's samples are its own shuffled epochs, independent of the
+// other sources.
 static void check_mixture(const char *list, int count, const double *weights) {
     enum { COUNTERS = 3000 };
     data_sources s;
@@ -570,7 +590,8 @@ static void check_own_orders(void) {
     data_sources_close(&s);
 }
 static void test_mixture(void) {
-    static const double thirds[] = {7, 3}, odd[] = {0.85, 0.1, 0.049, 0.001}, alike[] = {1, 1, 1, 1}, rough[] = {0.5, 0.333, 0.167}, steep[] = {1000, 0.001}, one[] = {1};
+    static const double thirds[] = {7, 3}, odd[] = {0.85, 0.1, 0.049, 0.001}, alike[] = {1, 1, 1, 1}, rough[] = {0.5, 0.333, 0.167};
+    static const double steep[] = {1000, 0.001}, one[] = {1};
     write_sources();
     check_mixture("@/a.bin:0.7,@/b.bin:0.3", 2, thirds);
     check_mixture("@/a.bin:7,@/b.bin:3", 2, thirds);
@@ -595,7 +616,8 @@ static void test_mixture(void) {
     int64_t order = 0;
     for (int i = 0; i < 3; i++) { // another weight or another source first gives another order, with which a state must not be resumed
         static const char *const lists[] = {"@/a.bin:7,@/b.bin:3", "@/a.bin:7,@/b.bin:2", "@/b.bin:3,@/a.bin:7"};
-        CHECK(open_sources(&s, lists[i], true, &error) && data_sources_order(&s) != order && data_sources_order(&s) > 0, "%s: %s", lists[i], error.text);
+        CHECK(open_sources(&s, lists[i], true, &error) && data_sources_order(&s) != order && data_sources_order(&s) > 0,
+              "%s: %s", lists[i], error.text);
         order = data_sources_order(&s);
         data_sources_close(&s);
     }
@@ -606,16 +628,19 @@ static void test_mixture(void) {
     for (int r = 0; r < 3; r++) {
         char list[2 * sizeof folder + 32];
         snprintf(list, sizeof list, "%s/?.bin:7,%s/b.bin:3", folder, folder);
-        CHECK(data_sources_find(&parts[r], list, "--train-data", true, 10, VOCABULARY, 7, &error) && data_sources_check(&parts[r], r, 3, &error), "%s", error.text);
+        CHECK(data_sources_find(&parts[r], list, "--train-data", true, 10, VOCABULARY, 7, &error) &&
+              data_sources_check(&parts[r], r, 3, &error), "%s", error.text);
         CHECK(data_sources_place(&parts[r]) == data_sources_place(&parts[0]), "rank %d sees other files", r);
         for (int i = 0; r > 0 && i < 2; i++)
             for (size_t n = 0; n < (size_t)parts[0].sources[i].data.file_count * sizeof(token_file) / sizeof(int64_t); n++)
                 ((int64_t *)(void *)parts[0].sources[i].data.files)[n] += ((int64_t *)(void *)parts[r].sources[i].data.files)[n];
     }
     CHECK(open_sources(&s, "@/?.bin:7,@/b.bin:3", true, &error) && data_sources_take(&parts[0], &error), "%s", error.text);
-    CHECK(data_sources_hash(&parts[0]) == data_sources_hash(&s) && data_sources_tokens(&parts[0]) == data_sources_tokens(&s), "divided, the files are others");
+    CHECK(data_sources_hash(&parts[0]) == data_sources_hash(&s) && data_sources_tokens(&parts[0]) == data_sources_tokens(&s),
+          "divided, the files are others");
     for (int i = 0; i < 2; i++)
-        CHECK(memcmp(parts[0].sources[i].data.files, s.sources[i].data.files, sizeof(token_file) * (size_t)s.sources[i].data.file_count) == 0, "source %d", i);
+        CHECK(memcmp(parts[0].sources[i].data.files, s.sources[i].data.files,
+                     sizeof(token_file) * (size_t)s.sources[i].data.file_count) == 0, "source %d", i);
     uint64_t place = data_sources_place(&s);
     data_sources_close(&s);
     for (int r = 0; r < 3; r++) data_sources_close(&parts[r]);
@@ -623,11 +648,12 @@ static void test_mixture(void) {
     data_sources_close(&s);
 
     CHECK(open_sources(&s, "first=@/a.bin,second-2=@/?.bin", false, &error), "%s", error.text);
-    CHECK(s.count == 2 && strcmp(s.sources[0].name, "first") == 0 && strcmp(s.sources[1].name, "second-2") == 0 && s.sources[1].data.file_count == 4, "names");
+    CHECK(s.count == 2 && strcmp(s.sources[0].name, "first") == 0 && strcmp(s.sources[1].name, "second-2") == 0 &&
+          s.sources[1].data.file_count == 4, "names");
     data_sources_close(&s);
 }
-// data_sources_attended: the length of a single document in which a token sees as many tokens on average. For documents of equal length that is their
-// length, for a mixture the mean over its samples.
+// data_sources_attended: the length of a single document in which a token sees as many tokens on average. For documents of equal length
+// that is their length, for a mixture the mean over its samples.
 static void test_attended(void) {
     enum { END = 1, SAMPLES = 4 };
     static const int ends[] = {10, 5, 2, 1}; // tokens of a document, in files of 4 samples of 10 tokens: 1, 2, 5, 10 documents a sample
@@ -643,30 +669,35 @@ static void test_attended(void) {
         snprintf(pattern, sizeof pattern, "@/%s", name);
         for (int k = 0; k < 10 * SAMPLES; k++) values[k] = k % ends[i] == ends[i] - 1 ? END : 7;
         write_tokens(name, 2, values, 10 * SAMPLES);
-        CHECK(open_sources(&s, pattern, true, &error) && data_sources_attended(&s, 2 * SAMPLES, end, &attended, &error) && attended == ends[i], "documents of %d tokens: %lld %s",
-              ends[i], (long long)attended, error.text);
-        CHECK(data_sources_attended(&s, 1, (document_mark){END + 1, true}, &attended, &error) && attended == 10, "one document: %lld", (long long)attended);
-        CHECK(data_sources_attended(&s, 2 * SAMPLES, (document_mark){END, false}, &attended, &error) && attended == begins[i], "begun: %lld", (long long)attended);
+        CHECK(open_sources(&s, pattern, true, &error) && data_sources_attended(&s, 2 * SAMPLES, end, &attended, &error) &&
+              attended == ends[i], "documents of %d tokens: %lld %s", ends[i], (long long)attended, error.text);
+        CHECK(data_sources_attended(&s, 1, (document_mark){END + 1, true}, &attended, &error) && attended == 10,
+              "one document: %lld", (long long)attended);
+        CHECK(data_sources_attended(&s, 2 * SAMPLES, (document_mark){END, false}, &attended, &error) && attended == begins[i],
+              "begun: %lld", (long long)attended);
         data_sources_close(&s);
     }
-    CHECK(open_sources(&s, "@/10.bin:3,@/2.bin:1", true, &error) && data_sources_attended(&s, 2 * SAMPLES, end, &attended, &error) && attended == (3 * 10 + 2) / 4, "a mixture: %lld %s",
-          (long long)attended, error.text);
+    CHECK(open_sources(&s, "@/10.bin:3,@/2.bin:1", true, &error) && data_sources_attended(&s, 2 * SAMPLES, end, &attended, &error) &&
+          attended == (3 * 10 + 2) / 4, "a mixture: %lld %s", (long long)attended, error.text);
     data_sources_close(&s);
     values[33] = VOCABULARY;
     write_tokens("bad.bin", 2, values, 10 * SAMPLES);
-    CHECK(open_sources(&s, "@/bad.bin", true, &error) && !data_sources_attended(&s, SAMPLES, end, &attended, &error) && strstr(error.text, "bad.bin: token 33") != NULL, "'%s'", error.text);
+    CHECK(open_sources(&s, "@/bad.bin", true, &error) && !data_sources_attended(&s, SAMPLES, end, &attended, &error) &&
+          strstr(error.text, "bad.bin: token 33") != NULL, "'%s'", error.text);
     data_sources_close(&s);
 }
 static void check_list_refused(const char *list, bool weights, const char *wanted) {
     data_sources s;
     error_text error;
     bool ok = open_sources(&s, list, weights, &error);
-    CHECK(!ok && strstr(error.text, wanted) != NULL && strchr(error.text, '\n') == NULL, "%s: \"%s\" lacks \"%s\"", list, ok ? "accepted" : error.text, wanted);
+    CHECK(!ok && strstr(error.text, wanted) != NULL && strchr(error.text, '\n') == NULL,
+          "%s: \"%s\" lacks \"%s\"", list, ok ? "accepted" : error.text, wanted);
     CHECK(ok || (s.count == 0 && s.sources == NULL), "%s: something is left open", list);
     if (ok) data_sources_close(&s);
 }
 static void test_bad_lists(void) {
-    static const char *const weights[] = {"0", "-1", "", "x", "1e3", "0.0000001", "1000001", "1.2.3", ".", "nan", " 1", "99999999999999999999"};
+    static const char *const weights[] = {"0", "-1", "", "x", "1e3", "0.0000001", "1000001", "1.2.3", ".", "nan", " 1",
+                                          "99999999999999999999"};
     char list[256];
     write_sources();
     for (size_t i = 0; i < sizeof weights / sizeof weights[0]; i++) {
@@ -694,7 +725,8 @@ static void check_refused(const char *name, const char *wanted) {
     dataloader loader;
     error_text error;
     bool ok = open_data(&loader, name, 2, 256, true, &error);
-    CHECK(!ok && strstr(error.text, wanted) != NULL && strchr(error.text, '\n') == NULL, "%s: \"%s\" lacks \"%s\"", name, ok ? "accepted" : error.text, wanted);
+    CHECK(!ok && strstr(error.text, wanted) != NULL && strchr(error.text, '\n') == NULL,
+          "%s: \"%s\" lacks \"%s\"", name, ok ? "accepted" : error.text, wanted);
     dataloader_close(&loader);
 }
 static void test_bad_files(void) {
@@ -745,26 +777,28 @@ static void test_bad_files(void) {
     int32_t read_tokens[8], labels[8];
     sequence_shard s = sequence_shard_make(8, 1, 1, 0, 0, 1);
     CHECK(open_data(&loader, "*.bin", 8, 256, false, &error), "%s", error.text);
-    CHECK(!dataloader_read(&loader, 0, &s, read_tokens, labels, &error) &&
-              strstr(error.text, "b.bin: token 0 (byte 1024) is 256; the model's vocabulary has 256 tokens: legal values are 0 to 255") != NULL, "%s", error.text);
+    const char *wanted = "b.bin: token 0 (byte 1024) is 256; the model's vocabulary has 256 tokens: legal values are 0 to 255";
+    CHECK(!dataloader_read(&loader, 0, &s, read_tokens, labels, &error) && strstr(error.text, wanted) != NULL, "%s", error.text);
     // A file that shrinks or is removed after it was opened.
     CHECK(truncate(a.text, 1030) == 0, "truncate");
     error.text[0] = '\0';
-    CHECK(!dataloader_read(&loader, 0, &s, read_tokens, labels, &error) && strstr(error.text, "a.bin: ends at byte 1030") != NULL, "%s", error.text);
+    CHECK(!dataloader_read(&loader, 0, &s, read_tokens, labels, &error) && strstr(error.text, "a.bin: ends at byte 1030") != NULL,
+          "%s", error.text);
     unlink(a.text);
     dataloader_close(&loader);
     write_tokens("a.bin", 2, values + 1, 7);
     s = sequence_shard_make(7, 1, 1, 0, 0, 1);
     CHECK(open_data(&loader, "a.bin", 7, 256, false, &error), "%s", error.text);
     unlink(a.text);
-    CHECK(!dataloader_read(&loader, 0, &s, read_tokens, labels, &error) && strstr(error.text, "a.bin: cannot be opened") != NULL, "%s", error.text);
+    CHECK(!dataloader_read(&loader, 0, &s, read_tokens, labels, &error) && strstr(error.text, "a.bin: cannot be opened") != NULL,
+          "%s", error.text);
     dataloader_close(&loader);
 }
 
 // ---- a folder whose list breaks off ----
 
-// A whole list is none that breaks off where the heap cannot grow, because something is mapped behind it: malloc leaves ENOMEM in errno, and takes memory
-// elsewhere.
+// A whole list is none that breaks off where the heap cannot grow, because something is mapped behind it: malloc leaves ENOMEM in errno,
+// and takes memory elsewhere.
 static void test_heap_ends(void) {
     const int64_t values[8] = {0, 1, 2, 3, 4, 5, 6, 7};
     path_text file = path_join(folder, "heap.bin");
@@ -806,14 +840,15 @@ static void test_list_breaks_off(void) {
     action.sa_sigaction = on_getdents;
     action.sa_flags = SA_SIGINFO;
     sigaction(SIGSYS, &action, NULL);
-    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0, "no filter: %s", strerror(errno));
+    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0,
+          "no filter: %s", strerror(errno));
     const int64_t values[8] = {0, 1, 2, 3, 4, 5, 6, 7};
     dataloader loader;
     error_text error;
     write_tokens("list.bin", 2, values, 8);
     answers = 1; // the files, but not that there are no more
-    CHECK(!open_data(&loader, "lis?.bin", 8, 256, false, &error) && strstr(error.text, "cannot be read: Input/output error") != NULL && error_may_pass(&error),
-          "a list that breaks off: %s", error.text);
+    CHECK(!open_data(&loader, "lis?.bin", 8, 256, false, &error) && strstr(error.text, "cannot be read: Input/output error") != NULL &&
+          error_may_pass(&error), "a list that breaks off: %s", error.text);
     answers = INT64_MAX;
     CHECK(open_data(&loader, "lis?.bin", 8, 256, false, &error), "a whole list: %s", error.text);
     dataloader_close(&loader);

@@ -1,10 +1,10 @@
 // ranks: up to 8
-// Packed documents: on every grid of 1, 2, 3, 4, 6 and 8 ranks with every w, in turn over placements and kinds of recompute, by ring and all-gather,
-// the loss and every gradient of a step equal those of the documents run alone, each from position 0, with and without segments of their own for long
-// documents. Boundaries lie on, before and after chunk edges; one document spans all ranks (bit-equal to a run that is not packed); documents have one token
-// (no label, no gradient, no NaN). The number of skipped blocks is that of the blocks in which no query sees a key. Tiles of scores become fewer with
-// shorter documents. (F21, F22)
-// In the emulated build a third model has heads that the attention engine takes, in pieces of 4 rows: on the diagonal and off it.
+// Packed documents: on every grid of 1, 2, 3, 4, 6 and 8 ranks with every w, in turn over placements and kinds of recompute, by ring and
+// all-gather, the loss and every gradient of a step equal those of the documents run alone, each from position 0, with and without segments
+// of their own for long documents. Boundaries lie on, before and after chunk edges; one document spans all ranks (bit-equal to a run that
+// is not packed); documents have one token (no label, no gradient, no NaN). The number of skipped blocks is that of the blocks in which no
+// query sees a key. Tiles of scores become fewer with shorter documents. (F21, F22) In the emulated build a third model has heads that the
+// attention engine takes, in pieces of 4 rows: on the diagonal and off it.
 #include "model_fixture.h"
 #ifdef DEVICE_EMULATED
 #include "../device/cuda/attention_call.h"
@@ -20,7 +20,8 @@ static const int sizes[SIZES] = {1, 2, 3, 4, 6, 8};
 // Whether a document begins at a position of a sample's layout; S is 48 (chunks of 3 to 24 tokens) or 37 (padded).
 static bool begins(int layout, int64_t position) {
     if (position == 0 || layout == 1) return true; // 1: documents of one token
-    if (layout >= 2 && layout <= 4) return (position - (layout - 3)) % 12 == 0; // 3: at multiples of 12, edges of chunks on most grids; 2: one token before; 4: one after
+    // 3: at multiples of 12, edges of chunks on most grids; 2: one token before; 4: one after.
+    if (layout >= 2 && layout <= 4) return (position - (layout - 3)) % 12 == 0;
     if (layout == 5) return test_random(5, (uint64_t)position) > 0.6;
     if (layout == 6) return position == 1 || position == 30 || position == 36 || position == 47; // one token at both ends
     return false; // 0: one document
@@ -32,7 +33,8 @@ static int64_t begin_of_span(int layout, sequence_span span) {
 }
 // The label is the next token; none (-100) for a document's last token, and for some others.
 static int32_t label_of(const model_config *c, int64_t S, int64_t sample, int64_t position) {
-    if (position + 1 >= S || begins((int)(sample % LAYOUTS), position + 1) || test_random(8, (uint64_t)(sample * 1000 + position)) > 0.8) return -100;
+    if (position + 1 >= S || begins((int)(sample % LAYOUTS), position + 1) || test_random(8, (uint64_t)(sample * 1000 + position)) > 0.8)
+        return -100;
     return fixture_token(c, sample, position + 1);
 }
 
@@ -42,7 +44,7 @@ typedef struct {
     double *gradients[UNITS];
 } reference;
 
-// The step of all samples, computed from the documents alone, each of them on one rank: means of losses and gradients weighted by numbers of labels.
+// The step of all samples, computed from the documents alone, each of them on one rank: mean losses and gradients, weighted by labels.
 static void make_reference(reference *r, const model_config *c, int64_t S, comm *self, comm *world) {
     grid_shape one = {.dp = 1, .hp = 1, .cp = 1, .w = 1};
     double sums[2] = {0, 0}; // losses, labels
@@ -82,7 +84,8 @@ static void make_reference(reference *r, const model_config *c, int64_t S, comm 
 static void fill(fixture *f, int first_sample) {
     const grid_shape *g = &f->g.shape;
     int64_t T = f->shard.T;
-    CHECK(f->m.entries == sequence_shard_entries(&f->shard), "%lld entries, %lld read", (long long)f->m.entries, (long long)sequence_shard_entries(&f->shard));
+    CHECK(f->m.entries == sequence_shard_entries(&f->shard),
+          "%lld entries, %lld read", (long long)f->m.entries, (long long)sequence_shard_entries(&f->shard));
     for (int64_t a = 0; a < f->m.setup.grad_accum; a++)
         for (int64_t b = 0; b < f->m.setup.B; b++) {
             int64_t sample = first_sample + (a * g->dp + f->g.place.d) * f->m.setup.B + b, at = (a * f->m.setup.B + b) * T;
@@ -124,8 +127,8 @@ static int64_t blocks_unseen(const fixture *f) {
     return unseen;
 }
 
-// The rows of KV that travel when every rank of the ring sends its block of sequence s once: of each chunk, those from the first row on that another rank
-// sees; and those between them, except the longest stretch.
+// The rows of KV that travel when every rank of the ring sends its block of sequence s once: of each chunk, those from the first row on
+// that another rank sees; and those between them, except the longest stretch.
 static int64_t rows_seen(const fixture *f, int64_t s, int layout) {
     sequence_shard keys = fixture_shard(f, s), queries = keys;
     int64_t rows = 0, Tc = keys.T * keys.hp;
@@ -140,7 +143,8 @@ static int64_t rows_seen(const fixture *f, int64_t s, int layout) {
             for (queries.c = 0; queries.c < queries.cp; queries.c++)
                 for (int64_t i = segment_begin; i < segment_end && queries.c != keys.c; i++) {
                     sequence_span query = sequence_shard_span_at(&queries, i);
-                    if (query.position >= span.position + n) unseen = min_i64(unseen, max_i64(0, begin_of_span(layout, query) - span.position));
+                    if (query.position >= span.position + n)
+                        unseen = min_i64(unseen, max_i64(0, begin_of_span(layout, query) - span.position));
                 }
             if (unseen == n) continue;
             if (end == 0) first = j + unseen;
@@ -152,14 +156,17 @@ static int64_t rows_seen(const fixture *f, int64_t s, int layout) {
     }
     return rows;
 }
-// The rings carry what other ranks see and nothing else. passes: forward and backward passes of all layers; backward: the backward ones alone.
+// The rings carry what other ranks see and nothing else. passes: of all layers, both ways; backward: the backward ones alone.
 static void check_sent(const fixture *f, int64_t passes, int64_t backward, const char *where) {
     const grid_shape *g = &f->g.shape;
     const double_ring *r = &f->m.attention.ring;
-    int64_t windows = g->cp / g->w, row = (int64_t)2 * r->Hkv * r->HS, rows = 0, hops = (g->w > 1 ? windows * (g->w - 1) + 1 : 0) + (windows > 1 ? windows : 0);
+    int64_t windows = g->cp / g->w, row = (int64_t)2 * r->Hkv * r->HS, rows = 0;
+    int64_t hops = (g->w > 1 ? windows * (g->w - 1) + 1 : 0) + (windows > 1 ? windows : 0);
     for (int64_t a = 0; a < f->m.setup.grad_accum; a++)
-        for (int64_t b = 0; b < f->m.setup.B; b++) rows += rows_seen(f, a * f->m.setup.B + b, (int)(((a * g->dp + f->g.place.d) * f->m.setup.B + b) % LAYOUTS));
-    int64_t sums[4] = {0, 0, rows * row * passes * (g->cp - 1) * (int64_t)sizeof(floatX), rows * row * backward * hops * (int64_t)double_ring_dkv_element(r)};
+        for (int64_t b = 0; b < f->m.setup.B; b++)
+            rows += rows_seen(f, a * f->m.setup.B + b, (int)(((a * g->dp + f->g.place.d) * f->m.setup.B + b) % LAYOUTS));
+    int64_t sums[4] = {0, 0, rows * row * passes * (g->cp - 1) * (int64_t)sizeof(floatX),
+                       rows * row * backward * hops * (int64_t)double_ring_dkv_element(r)};
     sums[0] = g->cp * (comm_count(COMM_KV_INNER).bytes_sent + comm_count(COMM_KV_OUTER).bytes_sent);
     sums[1] = g->cp * (comm_count(COMM_DKV_INNER).bytes_sent + comm_count(COMM_DKV_OUTER).bytes_sent);
     comm_sum_int64(f->g.all, sums, 4);
@@ -167,11 +174,13 @@ static void check_sent(const fixture *f, int64_t passes, int64_t backward, const
     CHECK(sums[1] == sums[3], "%s: %lld bytes of dKV sent, %lld are seen", where, (long long)sums[1], (long long)sums[3]);
 }
 
-static void check_grid(const reference *r, const model_config *c, grid_shape shape, bool allgather, recompute_kind kind, int64_t B, int64_t S, bool dkv_bf16, comm *ranks) {
+static void check_grid(const reference *r, const model_config *c, grid_shape shape, bool allgather, recompute_kind kind, int64_t B,
+                       int64_t S, bool dkv_bf16, comm *ranks) {
     char where[160];
     double bound = dkv_bf16 ? BOUND_BF16 : BOUND;
     snprintf(where, sizeof where, "dp %d hp %d cp %d w %d %s %s%s kind %d S %lld B %lld", shape.dp, shape.hp, shape.cp, shape.w,
-             placement_name(shape.placement), allgather ? "allgather" : "ring", dkv_bf16 ? " bf16" : "", (int)kind, (long long)S, (long long)B);
+             placement_name(shape.placement), allgather ? "allgather" : "ring", dkv_bf16 ? " bf16" : "", (int)kind,
+             (long long)S, (long long)B);
     model_setup setup = fixture_setup(B, SAMPLES / shape.dp / B);
     setup.cp_allgather = allgather;
     setup.packed = true;
@@ -196,11 +205,13 @@ static void check_grid(const reference *r, const model_config *c, grid_shape sha
         free(gradient);
     }
     for (int l = 0; l < c->L; l++) kept_twice += f.kinds[l] == RECOMPUTE_FULL;
-    int64_t unseen = (2 * c->L + kept_twice) * blocks_unseen(&f) * (f.m.attention.ring.Hq / f.m.attention.ring.slice.Hq), skipped = f.m.attention.ring.blocks_skipped;
+    int64_t unseen = (2 * c->L + kept_twice) * blocks_unseen(&f) * (f.m.attention.ring.Hq / f.m.attention.ring.slice.Hq);
+    int64_t skipped = f.m.attention.ring.blocks_skipped;
     if (!allgather) check_sent(&f, 2 * c->L + kept_twice, c->L, where);
     CHECK(skipped == unseen, "%s: %lld blocks skipped, %lld have nothing to see", where, (long long)skipped, (long long)unseen);
     int64_t computed = f.m.attention.ring.blocks - skipped; // forward and backward; calls are forward
-    CHECK(calls * (2 * c->L + kept_twice) == computed * (c->L + kept_twice), "%s: %lld calls for %lld blocks", where, (long long)calls, (long long)computed);
+    CHECK(calls * (2 * c->L + kept_twice) == computed * (c->L + kept_twice),
+          "%s: %lld calls for %lld blocks", where, (long long)calls, (long long)computed);
     fixture_free(&f);
 }
 
@@ -220,7 +231,8 @@ static void check_one_document(const model_config *c, grid_shape shape, bool all
     CHECK(loss[0] == loss[1], "hp %d cp %d: one document %.9f, not packed %.9f", shape.hp, shape.cp, loss[1], loss[0]);
     for (int u = 0; u < c->L + 2; u++) {
         float *a = fixture_gradient(&f[0], u), *b = fixture_gradient(&f[1], u);
-        CHECK(memcmp(a, b, sizeof(float) * (size_t)f[0].m.units[u].count) == 0, "hp %d cp %d: gradients of unit %d are not equal", shape.hp, shape.cp, u);
+        CHECK(memcmp(a, b, sizeof(float) * (size_t)f[0].m.units[u].count) == 0,
+              "hp %d cp %d: gradients of unit %d are not equal", shape.hp, shape.cp, u);
         free(a);
         free(b);
     }
@@ -244,8 +256,10 @@ static int64_t tiles_of(const model_config *c, grid_shape shape, int64_t S, int6
 
 int main(int argc, char **argv) {
     comm *world = test_start(&argc, &argv), *ranks[SIZES], *self = comm_split(world, comm_rank(world), 0, COMM_CONTROL);
-    for (int i = 0; i < SIZES; i++) ranks[i] = comm_split(world, comm_rank(world) < sizes[i] && sizes[i] <= comm_size(world) ? 0 : -1, comm_rank(world), COMM_CONTROL);
-    model_config configs[] = {fixture_config(2, 32, 24, 24, 2, 40, 61, false), fixture_config(1, 36, 12, 4, 4, 50, 61, true), fixture_config(2, 32, 4, 2, 8, 40, 61, false)};
+    for (int i = 0; i < SIZES; i++)
+        ranks[i] = comm_split(world, comm_rank(world) < sizes[i] && sizes[i] <= comm_size(world) ? 0 : -1, comm_rank(world), COMM_CONTROL);
+    model_config configs[] = {fixture_config(2, 32, 24, 24, 2, 40, 61, false), fixture_config(1, 36, 12, 4, 4, 50, 61, true),
+                              fixture_config(2, 32, 4, 2, 8, 40, 61, false)};
     int models = 2;
 #ifdef DEVICE_EMULATED
     models = 3;
@@ -290,11 +304,11 @@ int main(int argc, char **argv) {
         if (group == NULL) continue;
         int64_t tiles[4];
         for (int i = 0; i < 4; i++) tiles[i] = tiles_of(&c, shape, 2048, 2048 >> (2 * i), group); // documents of 2048, 512, 128, 32
-        CHECK(tiles[0] > 0 && 2 * tiles[1] < tiles[0] && 4 * tiles[1] > 5 * tiles[2] && tiles[2] >= tiles[3], "cp %d: %lld %lld %lld %lld tiles", cp, (long long)tiles[0],
-              (long long)tiles[1], (long long)tiles[2], (long long)tiles[3]);
+        CHECK(tiles[0] > 0 && 2 * tiles[1] < tiles[0] && 4 * tiles[1] > 5 * tiles[2] && tiles[2] >= tiles[3],
+              "cp %d: %lld %lld %lld %lld tiles", cp, (long long)tiles[0], (long long)tiles[1], (long long)tiles[2], (long long)tiles[3]);
         if (comm_rank(world) == 0)
-            printf("tiles of scores, cp %d, documents of 2048, 512, 128, 32 tokens: %lld %lld %lld %lld\n", cp, (long long)tiles[0], (long long)tiles[1],
-                   (long long)tiles[2], (long long)tiles[3]);
+            printf("tiles of scores, cp %d, documents of 2048, 512, 128, 32 tokens: %lld %lld %lld %lld\n", cp, (long long)tiles[0],
+                   (long long)tiles[1], (long long)tiles[2], (long long)tiles[3]);
     }
     int status = test_finish("test_documents", world);
     comm_finalize();

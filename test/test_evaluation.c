@@ -1,6 +1,6 @@
 // ranks: 4
-// evaluation.h: loss by position sums each position's own loss, on every grid. A model that has learnt to look for needles finds them at every
-// depth; an untrained model does not, and none does when they are not there. Grids agree. (F54, F55)
+// evaluation.h: loss by position sums each position's own loss, on every grid. A model that has learnt to look for needles finds them at
+// every depth; an untrained model does not, and none does when they are not there. Grids agree. (F54, F55)
 #include "../evaluation.h"
 #include "model_fixture.h"
 
@@ -9,13 +9,15 @@ static void test_buckets(void) {
         int64_t position, S;
         int bucket;
         const char *name;
-    } cases[] = {{0, 1, 0, "0-1"}, {0, 1024, 0, "0-1K"}, {1023, 4096, 0, "0-1K"}, {1024, 4096, 1, "1K-4K"}, {8191, 8192, 1, "1K-8K"}, {8192, 8200, 2, "8K-8200"},
-                 {65536, 1 << 20, 3, "64K-512K"}, {524288, 1 << 20, 4, "512K-1M"}, {(int64_t)1 << 40, (int64_t)1 << 41, 11, "1048576M-2097152M"}};
+    } cases[] = {{0, 1, 0, "0-1"}, {0, 1024, 0, "0-1K"}, {1023, 4096, 0, "0-1K"}, {1024, 4096, 1, "1K-4K"}, {8191, 8192, 1, "1K-8K"},
+                 {8192, 8200, 2, "8K-8200"}, {65536, 1 << 20, 3, "64K-512K"}, {524288, 1 << 20, 4, "512K-1M"},
+                 {(int64_t)1 << 40, (int64_t)1 << 41, 11, "1048576M-2097152M"}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char name[64];
         int bucket = position_bucket(cases[i].position);
         position_bucket_name(name, sizeof name, bucket, cases[i].S);
-        CHECK(bucket == cases[i].bucket && strcmp(name, cases[i].name) == 0, "position %lld: bucket %d %s", (long long)cases[i].position, bucket, name);
+        CHECK(bucket == cases[i].bucket && strcmp(name, cases[i].name) == 0,
+              "position %lld: bucket %d %s", (long long)cases[i].position, bucket, name);
     }
 }
 
@@ -43,7 +45,9 @@ static loss_by_position position_losses(grid_shape shape, comm *ranks) {
             direct[i % LENGTH >= 1024] += (double)losses[i];
             valid[i % LENGTH >= 1024] += f.labels[i] >= 0;
         }
-        for (int i = 0; i < 2; i++) CHECK(fabs(direct[i] - sums.loss[i]) <= 1e-9 * direct[i] && valid[i] == sums.tokens[i], "bucket %d: %g, not %g", i, sums.loss[i], direct[i]);
+        for (int i = 0; i < 2; i++)
+            CHECK(fabs(direct[i] - sums.loss[i]) <= 1e-9 * direct[i] && valid[i] == sums.tokens[i],
+                  "bucket %d: %g, not %g", i, sums.loss[i], direct[i]);
     }
     comm_sum_double(f.g.all, sums.loss, POSITION_BUCKETS);
     comm_sum_double(f.g.all, sums.tokens, POSITION_BUCKETS);
@@ -64,18 +68,20 @@ static void test_documents(void) { // packed: positions count from the beginning
         losses[i] = i - documents[i] < 1024 ? 1 : 2;
     }
     loss_by_position_add(&sums, &shard, documents, labels, losses);
-    CHECK(sums.tokens[0] == 2524 && sums.loss[0] == 2524 && sums.tokens[1] == 476 && sums.loss[1] == 952, "%g tokens of loss %g, %g of %g", sums.tokens[0],
-          sums.loss[0], sums.tokens[1], sums.loss[1]);
+    CHECK(sums.tokens[0] == 2524 && sums.loss[0] == 2524 && sums.tokens[1] == 476 && sums.loss[1] == 952,
+          "%g tokens of loss %g, %g of %g", sums.tokens[0], sums.loss[0], sums.tokens[1], sums.loss[1]);
 }
 static void test_positions(comm *world, comm *self) {
     static const int grids[][4] = {{1, 1, 4, 2}, {1, 2, 2, 1}, {2, 1, 2, 2}, {4, 1, 1, 1}, {1, 4, 1, 1}};
     loss_by_position one = position_losses(fixture_shape(1, 1, 1, 1), self);
-    CHECK(one.tokens[0] > 0 && one.tokens[1] > 0 && one.tokens[2] == 0 && fabs(one.loss[0] / one.tokens[0] - one.loss[1] / one.tokens[1]) > 1e-4, "two buckets that differ");
+    CHECK(one.tokens[0] > 0 && one.tokens[1] > 0 && one.tokens[2] == 0 &&
+          fabs(one.loss[0] / one.tokens[0] - one.loss[1] / one.tokens[1]) > 1e-4, "two buckets that differ");
     for (size_t g = 0; g < sizeof grids / sizeof grids[0]; g++) {
         loss_by_position s = position_losses(fixture_shape(grids[g][0], grids[g][1], grids[g][2], grids[g][3]), world);
         for (int i = 0; i < POSITION_BUCKETS; i++)
-            CHECK(s.tokens[i] == one.tokens[i] && fabs(s.loss[i] - one.loss[i]) <= 1e-5 * one.loss[i], "dp %d hp %d cp %d bucket %d: %g of %g tokens, not %g of %g",
-                  grids[g][0], grids[g][1], grids[g][2], i, s.loss[i], s.tokens[i], one.loss[i], one.tokens[i]);
+            CHECK(s.tokens[i] == one.tokens[i] && fabs(s.loss[i] - one.loss[i]) <= 1e-5 * one.loss[i],
+                  "dp %d hp %d cp %d bucket %d: %g of %g tokens, not %g of %g", grids[g][0], grids[g][1], grids[g][2], i, s.loss[i],
+                  s.tokens[i], one.loss[i], one.tokens[i]);
     }
 }
 
@@ -87,7 +93,7 @@ static const uint64_t held_out = 5;
 static void make_haystack(fixture *f, int64_t b) {
     for (int64_t t = 0; t < f->shard.T; t++) f->tokens[b * f->shard.T + t] = HAY;
 }
-// Asks for NEEDLES needles at each depth, with another seed than the training's. hidden: hay overwrites the needle, only the question stays.
+// Asks for NEEDLES needles at each depth, with another seed than training's. hidden: hay overwrites the needle, not the question.
 static needle_scores find_needles(fixture *f, bool hidden) {
     needle_scores s;
     memset(&s, 0, sizeof s);
@@ -103,7 +109,8 @@ static needle_scores find_needles(fixture *f, bool hidden) {
         }
         float *losses = evaluate(f);
         for (int64_t b = 0; b < B; b++)
-            needle_scores_add(&s, &f->m, (int)((first + f->g.place.d * B + b) % NEEDLE_DEPTHS), b * T, f->labels + b * T, losses + b * T, logits);
+            needle_scores_add(&s, &f->m, (int)((first + f->g.place.d * B + b) % NEEDLE_DEPTHS), b * T, f->labels + b * T,
+                              losses + b * T, logits);
         free(losses);
     }
     comm_sum_double(f->g.all, s.right, NEEDLE_DEPTHS);
@@ -126,14 +133,17 @@ static double most(const needle_scores *s) {
 static void needles_on(grid_shape shape, comm *ranks, const fixture *learnt, const needle_scores *expected) {
     fixture f;
     fixture_make(&f, &learnt->m.c, shape, ranks, fixture_setup(4 / shape.dp, 1), RECOMPUTE_NONE, HAYSTACK);
-    for (int u = 0; u < f.m.c.L + 2; u++) device_copy(f.m.zero.params[u], learnt->m.zero.params[u], sizeof(floatX) * (size_t)f.m.units[u].count);
+    for (int u = 0; u < f.m.c.L + 2; u++)
+        device_copy(f.m.zero.params[u], learnt->m.zero.params[u], sizeof(floatX) * (size_t)f.m.units[u].count);
     needle_scores s = find_needles(&f, false);
     for (int d = 0; d < NEEDLE_DEPTHS; d++)
-        CHECK(s.right[d] == expected->right[d] && fabs(s.loss[d] - expected->loss[d]) <= 1e-4 * expected->loss[d], "dp %d hp %d cp %d, depth %d: %g right, loss %g; not %g, %g",
-              shape.dp, shape.hp, shape.cp, d, s.right[d], s.loss[d], expected->right[d], expected->loss[d]);
+        CHECK(s.right[d] == expected->right[d] && fabs(s.loss[d] - expected->loss[d]) <= 1e-4 * expected->loss[d],
+              "dp %d hp %d cp %d, depth %d: %g right, loss %g; not %g, %g", shape.dp, shape.hp, shape.cp, d, s.right[d], s.loss[d],
+              expected->right[d], expected->loss[d]);
     fixture_free(&f);
 }
-static void test_places(void) { // the first token stays; the needle is right behind it at depth 0, and right before the question at the last one
+// The first token stays; the needle is right behind it at depth 0, and right before the question at the last one.
+static void test_places(void) {
     enum { S = 40, LENGTH_OF = NEEDLE_KEY + NEEDLE_VALUE };
     sequence_shard shard = sequence_shard_make(S, 1, 1, 0, 0, 1);
     for (int depth = 0; depth < NEEDLE_DEPTHS; depth++) {
@@ -143,7 +153,8 @@ static void test_places(void) { // the first token stays; the needle is right be
         int place = 0, copied = 0;
         while (tokens[place] == -1) place++;
         for (int i = 0; i < LENGTH_OF; i++) copied += tokens[place + i] == tokens[S - LENGTH_OF + i];
-        CHECK(place == 1 + (S - 1 - 2 * LENGTH_OF) * depth / (NEEDLE_DEPTHS - 1) && copied == LENGTH_OF, "depth %d: at %d, %d of %d tokens", depth, place, copied, LENGTH_OF);
+        CHECK(place == 1 + (S - 1 - 2 * LENGTH_OF) * depth / (NEEDLE_DEPTHS - 1) && copied == LENGTH_OF,
+              "depth %d: at %d, %d of %d tokens", depth, place, copied, LENGTH_OF);
     }
 }
 static void test_needles(comm *world, comm *self) {
@@ -169,9 +180,12 @@ static void test_needles(comm *world, comm *self) {
         if (loss < 0.01) break;
     }
     needle_scores after = find_needles(&f, false), hidden = find_needles(&f, true);
-    if (!TEST_SANITIZED) CHECK(least(&after) > 0.9, "after %d steps, loss %.3f: only %.2f of the needles at the worst depth", step, loss, least(&after));
+    if (!TEST_SANITIZED)
+        CHECK(least(&after) > 0.9, "after %d steps, loss %.3f: only %.2f of the needles at the worst depth", step, loss, least(&after));
     CHECK(most(&hidden) < 0.3, "%.2f of the needles that are not there", most(&hidden));
-    if (comm_rank(world) == 0) printf("accuracy by depth: at most %.2f before, at least %.2f after %d steps, at most %.2f without needle\n", most(&before), least(&after), step, most(&hidden));
+    if (comm_rank(world) == 0)
+        printf("accuracy by depth: at most %.2f before, at least %.2f after %d steps, at most %.2f without needle\n", most(&before),
+               least(&after), step, most(&hidden));
     needles_on(fixture_shape(1, 1, 1, 1), self, &f, &after);
     needles_on(fixture_shape(1, 2, 2, 1), world, &f, &after);
     needles_on(fixture_shape(1, 1, 4, 2), world, &f, &after);

@@ -18,12 +18,17 @@ static void check_round_trip(const model_config *c, const char *folder) {
     bool ok = hf_write_config(c, folder, NULL, DTYPE_BF16, &error) && config_load(&back, folder, &error);
     CHECK(ok, "%s: %s", c->name, error.text);
     if (!ok) return;
-    CHECK(back.L == c->L && back.D == c->D && back.H == c->H && back.Hkv == c->Hkv && back.HS == c->HS && back.F == c->F && back.V == c->V, "%s: sizes", c->name);
-    CHECK(back.rms_eps == c->rms_eps && back.rope_theta == c->rope_theta && back.tied == c->tied && back.max_position == c->max_position, "%s: numbers", c->name);
-    CHECK(memcmp(&back.rope.factor, &c->rope.factor, sizeof(rope_scaling) - offsetof(rope_scaling, factor)) == 0 && back.rope.kind == c->rope.kind, "%s: rope", c->name);
+    CHECK(back.L == c->L && back.D == c->D && back.H == c->H && back.Hkv == c->Hkv && back.HS == c->HS && back.F == c->F && back.V == c->V,
+          "%s: sizes", c->name);
+    CHECK(back.rms_eps == c->rms_eps && back.rope_theta == c->rope_theta && back.tied == c->tied && back.max_position == c->max_position,
+          "%s: numbers", c->name);
+    CHECK(memcmp(&back.rope.factor, &c->rope.factor, sizeof(rope_scaling) - offsetof(rope_scaling, factor)) == 0 &&
+          back.rope.kind == c->rope.kind, "%s: rope", c->name);
     char *text = config_read_text(path_join(folder, "config.json").text, CONFIG_BYTES, &error);
-    CHECK(text != NULL && strstr(text, "\"torch_dtype\":\t\"bfloat16\"") != NULL && strstr(text, "e-05") != NULL && strstr(text, "0.0,") != NULL, "%s: %s", c->name, text != NULL ? text : "no text");
-    CHECK(c->rope.kind == ROPE_PLAIN || strstr(text, "\"high_freq_factor\":\t4.0") != NULL || strstr(text, "\"factor\":\t4.0") != NULL, "%s: %s", c->name, text);
+    CHECK(text != NULL && strstr(text, "\"torch_dtype\":\t\"bfloat16\"") != NULL && strstr(text, "e-05") != NULL &&
+          strstr(text, "0.0,") != NULL, "%s: %s", c->name, text != NULL ? text : "no text");
+    CHECK(c->rope.kind == ROPE_PLAIN || strstr(text, "\"high_freq_factor\":\t4.0") != NULL || strstr(text, "\"factor\":\t4.0") != NULL,
+          "%s: %s", c->name, text);
 
     // Written again with that folder as the source: nothing changes.
     char before[4096];
@@ -37,14 +42,17 @@ static void check_round_trip(const model_config *c, const char *folder) {
     // Written with that folder as the source, but with one number of RoPE changed or no scaling at all: read again, it has the change.
     model_config wanted = *c;
     rope_scaling *r = &wanted.rope;
-    double *const numbers[] = {&wanted.rope_theta, &r->factor, &r->low_freq_factor, &r->high_freq_factor, &r->beta_fast, &r->beta_slow, &r->attention_factor};
+    double *const numbers[] = {&wanted.rope_theta, &r->factor, &r->low_freq_factor, &r->high_freq_factor, &r->beta_fast,
+                               &r->beta_slow, &r->attention_factor};
     for (size_t i = 0; i <= 8; i++) {
         wanted = *c;
         if (i < 7) *numbers[i] *= 1.25;
         if (i == 7) r->original_length *= 2;
         if (i == 8) memset(r, 0, sizeof *r);
-        ok = hf_write_config(c, folder, NULL, DTYPE_BF16, &error) && write_again(&wanted, folder, &error) && config_load(&back, folder, &error);
-        CHECK(ok && back.rope_theta == wanted.rope_theta && back.rope.kind == r->kind && memcmp(&back.rope.factor, &r->factor, sizeof *r - offsetof(rope_scaling, factor)) == 0,
+        ok = hf_write_config(c, folder, NULL, DTYPE_BF16, &error) && write_again(&wanted, folder, &error) &&
+             config_load(&back, folder, &error);
+        CHECK(ok && back.rope_theta == wanted.rope_theta && back.rope.kind == r->kind &&
+              memcmp(&back.rope.factor, &r->factor, sizeof *r - offsetof(rope_scaling, factor)) == 0,
               "%s: change %zu is not read again: %s", c->name, i, error.text);
     }
 }
@@ -86,13 +94,16 @@ int main(int argc, char **argv) {
         model_config other = c;
         if (changed) other.rope.original_length = 4096;
         hf_change_config(json, &other, &error);
-        CHECK(error.text[0] == '\0' && (cJSON_GetObjectItemCaseSensitive(json, "original_max_position_embeddings") == NULL) == changed, "%d: %s", changed, error.text);
+        CHECK(error.text[0] == '\0' && (cJSON_GetObjectItemCaseSensitive(json, "original_max_position_embeddings") == NULL) == changed,
+              "%d: %s", changed, error.text);
         cJSON_Delete(json);
     }
     check_tokenizer_length(folder, "{\"model_max_length\": 48, \"b\": 48}", "{\"model_max_length\": 64, \"b\": 48}");
-    check_tokenizer_length(folder, "{\"model_max_length\": 1000000000000000019884624838656}", "{\"model_max_length\": 1000000000000000019884624838656}");
+    check_tokenizer_length(folder, "{\"model_max_length\": 1000000000000000019884624838656}",
+                           "{\"model_max_length\": 1000000000000000019884624838656}");
     check_tokenizer_length(folder, "{\"b\": 48}", "{\"b\": 48}");
-    CHECK(hf_short_number(1e-5f) == 1e-5 && hf_short_number(1e-6f) == 1e-6 && hf_short_number(0.1f) == 0.1 && (float)hf_short_number(1.0f / 3) == 1.0f / 3, "short numbers");
+    CHECK(hf_short_number(1e-5f) == 1e-5 && hf_short_number(1e-6f) == 1e-6 && hf_short_number(0.1f) == 0.1 &&
+          (float)hf_short_number(1.0f / 3) == 1.0f / 3, "short numbers");
     folder_remove(folder);
     return test_finish("test_export_config", NULL);
 }

@@ -1,13 +1,13 @@
 // ranks: up to 4
-// Hugging Face: logits, loss and every gradient of transformers' LlamaForCausalLM, from the golden files of dev/make_goldens.py, on one rank
-// and on every grid of 2 and 4 ranks. RoPE's angles far into a long sequence. (F12, F18, F19, F56)
+// Hugging Face: logits, loss and every gradient of transformers' LlamaForCausalLM, from the golden files of dev/make_goldens.py, on one
+// rank and on every grid of 2 and 4 ranks. RoPE's angles far into a long sequence. (F12, F18, F19, F56)
 #include "golden.h"
 #include "model_fixture.h"
 
-// Bounds on a device that stores bf16 (DEVICE=cuda, emulated): for logits and the whole gradient a cosine of 0.999 or more and a norm within 1 %
-// (parameters are stored as bf16; transformers in bf16 is further from itself in float). For a single tensor's gradient 0.999 and 2 %: here it is a
-// sum over a few dozen tokens, so errors average out less. For the loss 2^-8 of itself.
-// In float: fp32 against fp32 with sums in another order; transformers also rounds position x frequency to float, about 1e-5 of an angle at 80.
+// Bounds on a device that stores bf16 (DEVICE=cuda, emulated): for logits and the whole gradient a cosine of 0.999 or more and a norm
+// within 1 % (parameters are stored as bf16; transformers in bf16 is further from itself in float). For a single tensor's gradient 0.999
+// and 2 %: here it is a sum over a few dozen tokens, so errors average out less. For the loss 2^-8 of itself.
+// In float: sums in another order; transformers also rounds position x frequency to float, about 1e-5 of an angle at 80.
 #define BOUND 2e-5
 
 static const bool stored_bf16 = sizeof(floatX) != sizeof(float);
@@ -36,7 +36,8 @@ static void check_direction(const char *where, const char *what, int kind, produ
     double cosine = p.ab / sqrt(p.aa * p.bb), norm = sqrt(p.aa / p.bb);
     worst[kind][0] = fmax(worst[kind][0], 1 - cosine);
     worst[kind][1] = fmax(worst[kind][1], fabs(norm - 1));
-    CHECK(cosine >= least_cosine && fabs(norm - 1) <= norm_bound, "%s: %s: cosine %.6f, norm %.5f of transformers'", where, what, cosine, norm);
+    CHECK(cosine >= least_cosine && fabs(norm - 1) <= norm_bound,
+          "%s: %s: cosine %.6f, norm %.5f of transformers'", where, what, cosine, norm);
 }
 static products whole_gradient; // sums over all gradients of the model under test
 static void check_gradient(const fixture *f, const char *where, const float *whole, int unit, int tensor, const float *expected) {
@@ -52,10 +53,11 @@ static void check_gradient(const fixture *f, const char *where, const float *who
     CHECK(d <= BOUND, "%s: gradient of unit %d %s differs by %.1e", where, unit, t->name, d);
 }
 
-// slice_bytes: of a slice of heads (model_setup). padded: to whole tiles of 128 rows a rank, as on a GPU, where the attention engine takes no others.
+// slice_bytes: of a slice of heads (model_setup). padded: to whole tiles of 128 rows a rank, as on a GPU, for the attention engine.
 static void check_golden(const char *name, const golden *g, int hp, int cp, int64_t slice_bytes, bool padded, comm *ranks) {
     char where[120];
-    snprintf(where, sizeof where, "%s hp %d cp %d%s%s", name, hp, cp, padded ? ", padded" : "", slice_bytes == 0 ? "" : slice_bytes == 1 ? ", slices of one head" : ", slices of one group");
+    snprintf(where, sizeof where, "%s hp %d cp %d%s%s", name, hp, cp, padded ? ", padded" : "",
+             slice_bytes == 0 ? "" : slice_bytes == 1 ? ", slices of one head" : ", slices of one group");
     model_config c = fixture_config(g->L, g->D, g->H, g->Hkv, g->HS, g->F, g->V, g->tied);
     c.rms_eps = (float)g->rms_eps;
     c.rope_theta = g->rope_theta;
@@ -95,10 +97,12 @@ static void check_golden(const char *name, const golden *g, int hp, int cp, int6
     const floatX *w_out = g->tied ? f.m.zero.params[UNIT_EMBEDDING] : f.m.zero.params[head] + f.m.units[head].tensors[T_LM_HEAD].offset;
     int64_t n = f.m.rows * g->V, seen = 0;
     floatX *stored = (floatX *)device_alloc(sizeof(floatX) * (size_t)n);
-    float *floats = (float *)device_alloc(sizeof(float) * (size_t)n), *logits = HOST_NEW(float, n), *want = HOST_NEW(float, n), worst = 0, largest = 0;
+    float *floats = (float *)device_alloc(sizeof(float) * (size_t)n), *logits = HOST_NEW(float, n), *want = HOST_NEW(float, n);
+    float worst = 0, largest = 0;
     floatX *xn = (floatX *)device_alloc(sizeof(floatX) * (size_t)(f.m.rows * g->D));
     float *rstd = (float *)device_alloc(sizeof(float) * (size_t)f.m.rows);
-    op_rmsnorm_forward(xn, rstd, f.m.x_last, f.m.zero.params[head] + f.m.units[head].tensors[T_FINAL_NORM].offset, f.m.rows, g->D, f.m.c.rms_eps);
+    op_rmsnorm_forward(xn, rstd, f.m.x_last, f.m.zero.params[head] + f.m.units[head].tensors[T_FINAL_NORM].offset,
+                       f.m.rows, g->D, f.m.c.rms_eps);
     op_linear_forward(stored, xn, w_out, NULL, f.m.rows, g->D, g->V);
     op_cast_to_float(floats, stored, n);
     device_to_host(logits, floats, sizeof(float) * (size_t)n);
@@ -193,14 +197,16 @@ int main(int argc, char **argv) {
                 if (g.H % hp == 0) check_golden(names[k], &g, hp, n / hp, 0, false, ranks);
             if (ranks != NULL) check_golden(names[k], &g, 1, n, 1, n == 1, ranks);
             if (ranks != NULL && n == 1) check_golden(names[k], &g, 1, 1, 0, true, ranks);
-            if (ranks != NULL && n == 1) check_golden(names[k], &g, 1, 1, round_up(g.T, 128) * g.HS * g.H / g.Hkv * (int64_t)sizeof(float), true, ranks);
+            if (ranks != NULL && n == 1)
+                check_golden(names[k], &g, 1, 1, round_up(g.T, 128) * g.HS * g.H / g.Hkv * (int64_t)sizeof(float), true, ranks);
             if (ranks != NULL) comm_free(ranks);
         }
         if (loaded) golden_free(&g);
     }
     CHECK(tested == (argc > 1 ? 1 : 7), "%d models tested", tested);
     if (stored_bf16 && comm_rank(world) == 0)
-        printf("farthest from transformers, 1 - cosine and norm: logits %.1e %.1e (bounds 1e-3 1e-2), a tensor's gradient %.1e %.1e (1e-3 2e-2), whole gradients %.1e %.1e (1e-3 1e-2)\n",
+        printf("farthest from transformers, 1 - cosine and norm: "
+               "logits %.1e %.1e (bounds 1e-3 1e-2), a tensor's gradient %.1e %.1e (1e-3 2e-2), whole gradients %.1e %.1e (1e-3 1e-2)\n",
                worst[0][0], worst[0][1], worst[1][0], worst[1][1], worst[2][0], worst[2][1]);
     int status = test_finish("test_golden", world);
     comm_finalize();

@@ -1,12 +1,13 @@
 // ranks: 1
-// The rank map is a bijection for every grid, both placements and every way to lay out windows. Where several GPUs share a NIC, outer hops that leave a
-// node each leave through a NIC of their own, as long as there are enough NICs. (F46)
+// The rank map is a bijection for every grid, both placements and every way to lay out windows. Where several GPUs share a NIC, outer hops
+// that leave a node each leave through a NIC of their own, as long as there are enough NICs. (F46)
 #include "../grid.h"
 #include "test.h"
 
 static void check_shape(grid_shape s) {
     int ranks = s.dp * s.hp * s.cp, weave = grid_weave(&s);
-    CHECK(weave == 1 || s.w * weave * (s.placement == PLACEMENT_HEAD_FIRST ? s.hp : 1) <= s.gpus_per_node, "woven windows leave their node");
+    CHECK(weave == 1 || s.w * weave * (s.placement == PLACEMENT_HEAD_FIRST ? s.hp : 1) <= s.gpus_per_node,
+          "woven windows leave their node");
     bool *seen = HOST_NEW(bool, ranks), *context = HOST_NEW(bool, s.cp);
     for (int d = 0; d < s.dp; d++)
         for (int h = 0; h < s.hp; h++)
@@ -16,7 +17,8 @@ static void check_shape(grid_shape s) {
                 if (r >= 0 && r < ranks) seen[r] = true;
                 grid_place p = grid_place_of(&s, r);
                 CHECK(p.d == d && p.h == h && p.c == c, "rank %d: (%d, %d, %d) became (%d, %d, %d)", r, d, h, c, p.d, p.h, p.c);
-                CHECK(grid_context_index(&s, p.window, p.pos) == c && p.window < s.cp / s.w && p.pos < s.w, "context %d: window %d, place %d", c, p.window, p.pos);
+                CHECK(grid_context_index(&s, p.window, p.pos) == c && p.window < s.cp / s.w && p.pos < s.w,
+                      "context %d: window %d, place %d", c, p.window, p.pos);
                 CHECK(d == r / (s.hp * s.cp), "data parallel groups are runs of ranks");
                 if (s.placement == PLACEMENT_HEAD_FIRST) CHECK(r % s.hp == h, "head-first: h varies fastest");
                 else CHECK(r % s.cp == c, "context-first: c varies fastest");
@@ -47,7 +49,8 @@ int main(void) {
                 for (int w = 1; w <= cp; w++)
                     for (int placement = 0; cp % w == 0 && placement < 2; placement++)
                         for (int nics = 0; nics <= 8; nics = nics == 0 ? 1 : 2 * nics) {
-                            grid_shape s = {.dp = dp, .hp = hp, .cp = cp, .w = w, .placement = placement == 0 ? PLACEMENT_HEAD_FIRST : PLACEMENT_CONTEXT_FIRST,
+                            grid_shape s = {.dp = dp, .hp = hp, .cp = cp, .w = w,
+                                            .placement = placement == 0 ? PLACEMENT_HEAD_FIRST : PLACEMENT_CONTEXT_FIRST,
                                             .gpus_per_node = nics > 0 ? 8 : 0, .nics_per_node = nics};
                             check_shape(s);
                         }

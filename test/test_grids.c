@@ -1,7 +1,8 @@
 // ranks: 8
-// One run, any grid: for every factorisation of 1, 2, 3, 4, 6 and 8 ranks into dp x hp x cp, every w, both placements, both cp-comm, for MHA,
-// GQA and MQA, the loss, the gradient norm and every parameter gradient of a step equal the single-rank run's. So do the losses of 20 steps on many of
-// these grids. Bytes and messages of SeqAlltoAll and the rings equal the formulas. (F3, F11-F13, F20, F23, F25-F29, F45, F46, F55)
+// One run, any grid: for every factorisation of 1, 2, 3, 4, 6 and 8 ranks into dp x hp x cp, every w, both placements, both cp-comm, for
+// MHA, GQA and MQA, the loss, the gradient norm and every parameter gradient of a step equal the single-rank run's. So do the losses of
+// 20 steps on many of these grids. Bytes and messages of SeqAlltoAll and the rings equal the formulas. (F3, F11-F13, F20, F23, F25-F29,
+// F45, F46, F55)
 #include "model_fixture.h"
 
 // Float sums in another order: 1e-5 of a tensor's largest element is some 80 roundings; a wrong term is larger by orders of magnitude.
@@ -49,7 +50,8 @@ static void check_wire(const fixture *f, const char *where) {
     const model_config *c = &f->m.c;
     head_layout h = head_layout_make(g->hp, c->H, c->Hkv, c->HS);
     int64_t calls = f->m.setup.grad_accum * f->m.setup.B * c->L, T = f->shard.T, e = sizeof(floatX), windows = g->cp / g->w;
-    int64_t dkv = f->m.setup.dkv_bf16 ? 2 : 4, q = T * c->H * c->HS, kv = T * g->hp * 2 * h.Hkv_local * c->HS; // elements of a Q and of a KV chunk
+    // q, kv: elements of a Q and of a KV chunk.
+    int64_t dkv = f->m.setup.dkv_bf16 ? 2 : 4, q = T * c->H * c->HS, kv = T * g->hp * 2 * h.Hkv_local * c->HS;
     bool ring = g->cp > 1 && !f->m.attention.ring.allgather, gather = g->cp > 1 && !ring;
     int64_t expected[COMM_KINDS], messages[COMM_KINDS];
     memset(expected, 0, sizeof expected);
@@ -73,8 +75,8 @@ static void check_wire(const fixture *f, const char *where) {
     }
 }
 
-static void check_grid(const reference *r, const model_config *c, grid_shape shape, bool allgather, bool dkv_bf16, bool accumulate, int64_t S, bool curve,
-                       comm *ranks) {
+static void check_grid(const reference *r, const model_config *c, grid_shape shape, bool allgather, bool dkv_bf16, bool accumulate,
+                       int64_t S, bool curve, comm *ranks) {
     double bound = dkv_bf16 ? BOUND_BF16 : BOUND;
     char where[160];
     snprintf(where, sizeof where, "dp %d hp %d cp %d w %d %s %s%s %s Hkv %d", shape.dp, shape.hp, shape.cp, shape.w,
@@ -101,7 +103,8 @@ static void check_grid(const reference *r, const model_config *c, grid_shape sha
     }
     for (int step = 2; curve && step <= CURVE; step++) {
         double loss = model_step(&f.m, fixture_adamw(step), 1.0).loss;
-        CHECK(fabs(loss - r->curve[step - 1]) <= bound * r->curve[0], "%s: step %d loss %.8f, one rank %.8f", where, step, loss, r->curve[step - 1]);
+        CHECK(fabs(loss - r->curve[step - 1]) <= bound * r->curve[0],
+              "%s: step %d loss %.8f, one rank %.8f", where, step, loss, r->curve[step - 1]);
     }
     CHECK(fixture_holds_none(&f), "%s: activations left after the step", where);
     fixture_free(&f);
@@ -129,7 +132,8 @@ int main(int argc, char **argv) {
                     for (int w = 1; w <= cp; w++)
                         for (int placement = 0; cp % w == 0 && placement < 2; placement++) {
                             if (TEST_SANITIZED && placement != (w + k) % 2) continue;
-                            grid_shape shape = {.dp = dp, .hp = hp, .cp = cp, .w = w, .placement = placement == 0 ? PLACEMENT_HEAD_FIRST : PLACEMENT_CONTEXT_FIRST};
+                            grid_shape shape = {.dp = dp, .hp = hp, .cp = cp, .w = w,
+                                                .placement = placement == 0 ? PLACEMENT_HEAD_FIRST : PLACEMENT_CONTEXT_FIRST};
                             bool curve = placement == 0 && (w == 1 || w == cp);
                             check_grid(&references[dp], c, shape, false, false, count % 2 == 1, S, curve, ranks[i]);
                             if (w == cp && cp > 1) check_grid(&references[dp], c, shape, true, false, count % 2 == 0, S, false, ranks[i]);

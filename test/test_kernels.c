@@ -1,13 +1,13 @@
 // ranks: 1
 // device: emulated
-// Every hand-written CUDA kernel, run on the CPU by device/cuda/emulation.h, against the same operation in double: with rows that are multiples of
-// 16 bytes and rows that are not, several block sizes, and blocks and threads started from the first or from the last.
+// Every hand-written CUDA kernel, run on the CPU by device/cuda/emulation.h, against the same operation in double: with rows that are
+// multiples of 16 bytes and rows that are not, several block sizes, and blocks and threads started from the first or from the last.
 //
-// Bounds. Float: 1e-6 of the tensor's largest number for a few operations in a row (8 roundings of 2^-24), times a factor that the check gives where a sum
-// over many numbers comes first. Stored bf16: this, and half a unit in the last place, which is at most 2^-8 of the number.
+// Bounds. Float: 1e-6 of the tensor's largest number for a few operations in a row (8 roundings of 2^-24), times a factor that the
+// check gives where a sum over many numbers comes first. Stored bf16: this, and half a unit in the last place: at most 2^-8 of the number.
 //
-// On a GPU the same program checks the kernels, cuBLASLt and cuDNN: make DEVICE=cuda build/cuda/test/test_kernels. `products` checks products alone; `last-first`:
-// blocks and threads from the last on; `tell`: says what comes next.
+// On a GPU the same program checks the kernels, cuBLASLt and cuDNN: make DEVICE=cuda build/cuda/test/test_kernels. `products` checks
+// products alone; `last-first`: blocks and threads from the last on; `tell`: says what comes next.
 #include "attention_reference.h"
 #include "moments.h"
 #include "../device/cuda/attention_call.h"
@@ -73,17 +73,19 @@ static tensor tensor_random(int64_t n, bool stored, uint64_t seed, double scale)
     return t;
 }
 
-// The race detector, and a build of what nvcc makes of the kernels or of the host code around them, find nothing new where the host cuts blocks, checks the
-// engine and asks for wide heads in pieces: KERNELS_ALONE. They and the sanitizers take every value of a factor, but not the whole product.
+// The race detector, and a build of what nvcc makes of the kernels or of the host code around them, find nothing new where the host cuts
+// blocks, checks the engine and asks for wide heads in pieces: KERNELS_ALONE. They and the sanitizers take every value of a factor, but not
+// the whole product.
 #if defined(EMULATION_RACES) || defined(WITHOUT_GPU)
 enum { KERNELS_ALONE = 1 };
 #else
 enum { KERNELS_ALONE = 0 };
 #endif
-enum { THIN = KERNELS_ALONE || TEST_SANITIZED, CUTS = KERNELS_ALONE ? 1 : 4, DOCUMENTS_STEP = THIN ? 3 : 1, BACKWARD_PASSES = THIN ? 2 : 4 };
+enum { THIN = KERNELS_ALONE || TEST_SANITIZED, CUTS = KERNELS_ALONE ? 1 : 4, DOCUMENTS_STEP = THIN ? 3 : 1,
+      BACKWARD_PASSES = THIN ? 2 : 4 };
 
-// Factors of the float bound. The attention engine of a GPU rounds probabilities and their gradients to bf16 on the way to out, dq, dk and dv: 2^-8
-// again, which is 4 x 1000 x 1e-6.
+// Factors of the float bound. The attention engine of a GPU rounds probabilities and their gradients to bf16 on the way to out, dq, dk and
+// dv: 2^-8 again, which is 4 x 1000 x 1e-6.
 #ifdef DEVICE_EMULATED
 enum { ENGINE = 1, ENGINE_ROWS = 16 }; // ENGINE_ROWS: the smallest pieces of packed documents that it gets
 #else
@@ -99,8 +101,8 @@ static void tell(const char *text) {
     fflush(stdout);
 }
 
-// Checks every element. The bound is 1e-6 `factor` of the largest wanted number, or of `least` if that is larger (the size of terms that cancel to a
-// result of almost 0). Stored bf16 numbers may also be off by their own rounding.
+// Checks every element. The bound is 1e-6 `factor` of the largest wanted number, or of `least` if that is larger (the size of terms that
+// cancel to a result of almost 0). Stored bf16 numbers may also be off by their own rounding.
 static void check_beside(const char *what, tensor got, const double *want, double factor, double least) {
     double largest = least, worst = 0;
     int64_t at = -1;
@@ -131,7 +133,8 @@ static void test_casts(void) {
     float *from = (float *)device_alloc(sizeof(float) * (size_t)n), *back = (float *)device_alloc(sizeof(float) * (size_t)n);
     floatX *to = (floatX *)device_alloc(sizeof(floatX) * (size_t)n);
     for (int offset = 0; offset < 2; offset++) { // 1: no address is a multiple of 16
-        for (int64_t i = 0; i < n; i++) {        // bf16 numbers, in turn: the number itself, and slightly below, at and slightly above the middle to the next
+        // bf16 numbers, in turn: the number itself, and slightly below, at and slightly above the middle to the next.
+        for (int64_t i = 0; i < n; i++) {
             uint32_t bits = (uint32_t)i << 16 | (i % 4 == 0 ? 0u : i % 4 == 1 ? 0x7fffu : i % 4 == 2 ? 0x8000u : 0x8001u);
             memcpy(&from[i], &bits, 4);
         }
@@ -170,7 +173,8 @@ static void test_casts(void) {
 static void test_cast_rows(int64_t rows, int64_t width, int64_t gap, int to_offset, int from_offset) {
     int64_t stride = width + gap, n = rows * width, size = rows * stride + to_offset, wrong = 0;
     float *from = (float *)device_alloc(sizeof(float) * (size_t)(n + from_offset + 1));
-    floatX *flat = (floatX *)device_alloc(sizeof(floatX) * (size_t)(n + 1)), *to = (floatX *)device_alloc(sizeof(floatX) * (size_t)(size + 1)), mark;
+    floatX *flat = (floatX *)device_alloc(sizeof(floatX) * (size_t)(n + 1)),
+        *to = (floatX *)device_alloc(sizeof(floatX) * (size_t)(size + 1)), mark;
     memset(&mark, 0x5a, sizeof mark);
     for (int64_t i = 0; i < size; i++) to[i] = mark;
     for (int64_t i = 0; i < n; i++) { // below, at and above the middle between two bf16 numbers
@@ -184,16 +188,16 @@ static void test_cast_rows(int64_t rows, int64_t width, int64_t gap, int to_offs
         int64_t row = (i - to_offset) / stride, at = (i - to_offset) % stride;
         wrong += memcmp(&to[i], i < to_offset || at >= width ? &mark : &flat[row * width + at], sizeof mark) != 0;
     }
-    CHECK(wrong == 0, "op_cast_rows: %lld elements wrong of %lld rows of %lld, %lld apart, offsets %d and %d, %s", (long long)wrong, (long long)rows,
-          (long long)width, (long long)stride, to_offset, from_offset, settings);
+    CHECK(wrong == 0, "op_cast_rows: %lld elements wrong of %lld rows of %lld, %lld apart, offsets %d and %d, %s", (long long)wrong,
+          (long long)rows, (long long)width, (long long)stride, to_offset, from_offset, settings);
     floatX *back = (floatX *)device_alloc(sizeof(floatX) * (size_t)(n + from_offset + 1));
     for (int64_t i = 0; i < n + from_offset + 1; i++) back[i] = mark;
     op_copy_rows(back + from_offset, to + to_offset, stride, rows, width);
     device_synchronize();
     wrong = memcmp(back + from_offset, flat, sizeof mark * (size_t)n) != 0 || memcmp(back + from_offset + n, &mark, sizeof mark) != 0;
     for (int i = 0; i < from_offset; i++) wrong += memcmp(&back[i], &mark, sizeof mark) != 0;
-    CHECK(wrong == 0, "op_copy_rows of %lld rows of %lld, %lld apart, offsets %d and %d, %s", (long long)rows, (long long)width, (long long)stride,
-          from_offset, to_offset, settings);
+    CHECK(wrong == 0, "op_copy_rows of %lld rows of %lld, %lld apart, offsets %d and %d, %s", (long long)rows, (long long)width,
+          (long long)stride, from_offset, to_offset, settings);
     device_free(back);
     device_free(from);
     device_free(flat);
@@ -212,14 +216,15 @@ static void test_vectors(int64_t n, int offset) {
         sum += (double)x.f[i];
         squares += (double)x.f[i] * (double)x.f[i];
     }
-    double got = op_sum_float(x.f + offset, n), again = op_sum_float(x.f + offset, n), *got_squares = (double *)device_alloc(sizeof *got_squares);
+    double got = op_sum_float(x.f + offset, n), again = op_sum_float(x.f + offset, n);
+    double *got_squares = (double *)device_alloc(sizeof *got_squares);
     op_sum_squares(got_squares, x.f + offset, n);
     device_synchronize();
     CHECK(fabs(got - sum) <= 1e-12 * (fabs(sum) + (double)n), "op_sum_float of %lld: %.17g for %.17g, %s", (long long)n, got, sum,
           settings);
     CHECK(got == again, "op_sum_float: not the same bits twice");
-    CHECK(fabs(*got_squares - squares) <= 1e-12 * squares, "op_sum_squares of %lld: %.17g for %.17g, %s", (long long)n, *got_squares, squares,
-          settings);
+    CHECK(fabs(*got_squares - squares) <= 1e-12 * squares,
+          "op_sum_squares of %lld: %.17g for %.17g, %s", (long long)n, *got_squares, squares, settings);
     device_free(got_squares);
     free(want);
     tensor_free(x);
@@ -277,7 +282,8 @@ static void test_rounding(int offset) { // 1: no address is a multiple of 16
     rounding_rule how = {true, 9, 4, 3, 37};
     int64_t n = 65536 + 7, wrong = 0;
     tensor from = tensor_new(n, false), to = tensor_new(n, true);
-    for (int64_t i = 0; i < n; i++) { // bf16 numbers, in turn: the number itself, and a quarter, half and three quarters of the way to the next
+    // bf16 numbers, in turn: the number itself, and a quarter, half and three quarters of the way to the next.
+    for (int64_t i = 0; i < n; i++) {
         uint32_t bits = (uint32_t)i << 16 | (uint32_t)(i % 4) << 14;
         memcpy(&from.f[i], &bits, 4);
     }
@@ -290,10 +296,12 @@ static void test_rounding(int offset) { // 1: no address is a multiple of 16
 
     // AdamW rounds the updated master; without a master it rounds the same number.
     float *exact = HOST_NEW(float, n = 1031);
-    adamw_args args = {.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .grad_scale = 0.5f, .step = how.step, .rounding = how};
+    adamw_args args = {.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .grad_scale = 0.5f,
+                       .step = how.step, .rounding = how};
     args.rounding.step = 0;
     for (int with_master = 1; with_master >= 0; with_master--) {
-        tensor p = tensor_random(n, true, 1, 1), m = tensor_random(n, false, 3, 0.1), v = tensor_random(n, false, 5, 0.1), grad = tensor_random(n, false, 4, 0.5);
+        tensor p = tensor_random(n, true, 1, 1), m = tensor_random(n, false, 3, 0.1), v = tensor_random(n, false, 5, 0.1);
+        tensor grad = tensor_random(n, false, 4, 0.5);
         tensor master = tensor_new(n, false);
         for (int64_t i = 0; i < n; i++) {
             v.f[i] = fabsf(v.f[i]);
@@ -304,8 +312,8 @@ static void test_rounding(int offset) { // 1: no address is a multiple of 16
         if (with_master) memcpy(exact, master.f, sizeof(float) * (size_t)n);
         wrong = 0;
         for (int64_t i = offset; i < n; i++) wrong += !is_rounded(p.x[i], exact[i], how, i - offset);
-        CHECK(wrong == 0, "op_adamw, %s master: %lld parameters are rounded by another draw, offset %d, %s", with_master ? "with a" : "without", (long long)wrong, offset,
-              settings);
+        CHECK(wrong == 0, "op_adamw, %s master: %lld parameters are rounded by another draw, offset %d, %s",
+              with_master ? "with a" : "without", (long long)wrong, offset, settings);
         tensor all[5] = {p, master, m, v, grad};
         for (int k = 0; k < 5; k++) tensor_free(all[k]);
     }
@@ -556,9 +564,11 @@ typedef struct {
 static int document_rows; // what attention_test_documents was given; 0: the hand-written kernels compute packed documents
 
 // gap: elements between rows beyond the heads; sum_gap: the same in out and dq.
-// documents > 0: packed documents of so many tokens each; where document_rows is set, each is followed by three short ones. Causal: queries and keys
-// stand at the same positions. Otherwise the keys stand in two runs of positions, and the first documents begin before the first key.
-static attention_case attention_make(int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS, bool causal, int gap, int sum_gap, uint64_t seed, int documents) {
+// documents > 0: packed documents of so many tokens each; where document_rows is set, each is followed by three short ones. Causal:
+// queries and keys stand at the same positions. Otherwise the keys stand in two runs of positions, and the first documents begin before
+// the first key.
+static attention_case attention_make(int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS, bool causal, int gap, int sum_gap, uint64_t seed,
+                                     int documents) {
     attention_case a;
     memset(&a, 0, sizeof a);
     a.b.Tq = Tq; a.b.Tk = Tk; a.b.Hq = Hq; a.b.Hkv = Hkv; a.b.HS = HS;
@@ -569,7 +579,8 @@ static attention_case attention_make(int64_t Tq, int64_t Tk, int Hq, int Hkv, in
     if (documents > 0) {
         a.first = HOST_NEW(int64_t, Tq);
         for (int64_t i = 0; i < Tq; i++) {
-            int64_t n = documents + (document_rows > 0 ? 12 : 0), at = i % n, begin = at < documents ? 0 : at < documents + 9 ? documents : at < n - 1 ? documents + 9 : n - 1;
+            int64_t n = documents + (document_rows > 0 ? 12 : 0), at = i % n;
+            int64_t begin = at < documents ? 0 : at < documents + 9 ? documents : at < n - 1 ? documents + 9 : n - 1;
             a.first[i] = 1000 + i - at + begin;
         }
         a.b.documents.split = causal ? Tk : Tk / 3;
@@ -647,8 +658,8 @@ static bool dkv_bf16; // as on Blackwell (attention_use_blackwell): each call of
 
 static void test_attention(int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS, bool causal, int gap, int sum_gap, int documents) {
     char text[160];
-    snprintf(text, sizeof text, "attention, rows %lld x %lld, heads %d on %d of %d%s%s, gaps %d and %d", (long long)Tq, (long long)Tk, Hq, Hkv, HS,
-             causal ? ", causal" : "", documents > 0 ? ", documents" : "", gap, sum_gap);
+    snprintf(text, sizeof text, "attention, rows %lld x %lld, heads %d on %d of %d%s%s, gaps %d and %d", (long long)Tq, (long long)Tk, Hq,
+             Hkv, HS, causal ? ", causal" : "", documents > 0 ? ", documents" : "", gap, sum_gap);
     tell(text);
     attention_case a = attention_make(Tq, Tk, Hq, Hkv, HS, causal, gap, sum_gap, 11, documents);
     attention_block b = a.b;
@@ -706,12 +717,14 @@ static void test_attention(int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS, bool
     attention_free(&a);
 }
 
-// The heads of a block in slices of `kv` key/value heads and `members` query heads of each, which lie among the other heads: kv == 1 or members is the
-// whole group. Each slice's sums are dense; its out goes to its place among the others; its dk and dv are set, or added to those of its group.
-static void test_slices_of_heads(int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS, bool causal, int gap, int documents, int kv, int members) {
+// The heads of a block in slices of `kv` key/value heads and `members` query heads of each, which lie among the other heads: kv == 1 or
+// members is the whole group. Each slice's sums are dense; its out goes to its place among the others; its dk and dv are set, or added to
+// those of its group.
+static void test_slices_of_heads(int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS, bool causal, int gap, int documents, int kv,
+                                 int members) {
     char text[160];
-    snprintf(text, sizeof text, "attention, rows %lld x %lld, %d of %d key/value heads and %d of their %d query heads", (long long)Tq, (long long)Tk, kv, Hkv,
-             members, Hq / Hkv);
+    snprintf(text, sizeof text, "attention, rows %lld x %lld, %d of %d key/value heads and %d of their %d query heads", (long long)Tq,
+             (long long)Tk, kv, Hkv, members, Hq / Hkv);
     tell(text);
     attention_case a = attention_make(Tq, Tk, Hq, Hkv, HS, causal, gap, gap, 31, documents);
     attention_block b = a.b, slice = b;
@@ -742,8 +755,8 @@ static void test_slices_of_heads(int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS
                     continue;
                 }
                 op_attention_delta(delta.f + row, exact_out.x + at, a.dout.x + at, slice);
-                op_attention_backward(sum.f, dk.f + kv_at, dv.f + kv_at, a.q.x + at, a.k.x + kv_at, a.v.x + kv_at, exact_out.x + at, a.dout.x + at, lse.f + row,
-                                      delta.f + row, slice, false, member > 0, scratch);
+                op_attention_backward(sum.f, dk.f + kv_at, dv.f + kv_at, a.q.x + at, a.k.x + kv_at, a.v.x + kv_at, exact_out.x + at,
+                                      a.dout.x + at, lse.f + row, delta.f + row, slice, false, member > 0, scratch);
                 device_synchronize();
                 for (int64_t i = 0; i < sum.n; i++) dq.f[i / slice.sum_stride * b.q_stride + at + i % slice.sum_stride] = sum.f[i];
             }
@@ -761,15 +774,16 @@ static void test_slices_of_heads(int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS
     attention_free(&a);
 }
 
-// test_attention on packed documents; and how many tiles of a pass go to the engine, in pieces of 128, 256, ... rows (it makes one pass forward and
-// BACKWARD_PASSES backward).
+// test_attention on packed documents; and how many tiles of a pass go to the engine, in pieces of 128, 256, ... rows (it makes one pass
+// forward and BACKWARD_PASSES backward).
 static void check_tiles(int64_t tiles, int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS, bool causal, int gap, int sum_gap, int documents) {
     if (tiles > 0) attention_engine_agrees(HS, true); // which asks the engine once
     int64_t before = attention_test_engine_tiles();
     test_attention(Tq, Tk, Hq, Hkv, HS, causal, gap, sum_gap, documents);
     int64_t asked = attention_test_engine_tiles() - before;
     if (document_rows == 128 && !dkv_bf16 && attention_call_possible())
-        CHECK(asked == (1 + BACKWARD_PASSES) * tiles, "the engine was asked for %lld tiles of documents of %d", (long long)asked, documents);
+        CHECK(asked == (1 + BACKWARD_PASSES) * tiles,
+              "the engine was asked for %lld tiles of documents of %d", (long long)asked, documents);
 }
 
 #ifdef DEVICE_EMULATED
@@ -799,7 +813,8 @@ static void test_rounded_gradients(int HS, const char *why) {
 
 // The engine is asked only for what cuDNN's kernels are known to compute correctly. Changes one thing at a time to something they do not.
 static void test_engine_takes(void) {
-    enum { NOTHING, Q_ROWS, K_ROWS, LATER_KEYS, HEAD, Q_STRIDE, SUM_STRIDE, KV_STRIDE, LSE_STRIDE, LSE_PLACE, Q_PLACE, DOCUMENTS, OVERLAP, THINGS };
+    enum { NOTHING, Q_ROWS, K_ROWS, LATER_KEYS, HEAD, Q_STRIDE, SUM_STRIDE, KV_STRIDE, LSE_STRIDE, LSE_PLACE, Q_PLACE,
+          DOCUMENTS, OVERLAP, THINGS };
     for (int thing = 0; thing < THINGS; thing++) {
         bool documents = thing >= DOCUMENTS; // two of 128 tokens; OVERLAP: the second sees keys of the first
         attention_case a = attention_make(256, 256, 2, 2, 64, documents, 16, 16, 5, documents ? 128 : 0);
@@ -818,11 +833,13 @@ static void test_engine_takes(void) {
         attention_engine_agrees(64, true); // which asks the engine once
         attention_test_documents(128);
         int64_t before = attention_test_engine_tiles();
-        op_attention_forward(out.f, lse.f + (thing == LSE_PLACE ? 1 : 0), a.q.x + (thing == Q_PLACE ? 2 : 0), a.k.x, a.v.x, b, false, scratch);
+        op_attention_forward(out.f, lse.f + (thing == LSE_PLACE ? 1 : 0), a.q.x + (thing == Q_PLACE ? 2 : 0), a.k.x,
+                             a.v.x, b, false, scratch);
         device_synchronize();
         bool asked = attention_test_engine_tiles() > before;
         attention_test_documents(document_rows);
-        CHECK(asked == ((thing == NOTHING || thing == DOCUMENTS) && attention_call_possible()), "the engine is %sasked for shape %d", asked ? "" : "not ", thing);
+        CHECK(asked == ((thing == NOTHING || thing == DOCUMENTS) && attention_call_possible()),
+              "the engine is %sasked for shape %d", asked ? "" : "not ", thing);
         device_free(scratch);
         tensor_free(out);
         tensor_free(lse);
@@ -852,15 +869,19 @@ static void test_call_sizes(void) {
         attention_block b = {.Tq = blocks[i].T, .Tk = blocks[i].T, .Hq = blocks[i].Hq, .Hkv = blocks[i].Hkv, .HS = blocks[i].HS,
                              .q_stride = blocks[i].q_stride, .sum_stride = blocks[i].sum_stride, .kv_stride = blocks[i].kv_stride};
         attention_use_blackwell(blocks[i].blackwell);
-        CHECK(attention_tile_rows(b) == blocks[i].rows, "tiles of block %d have %lld rows, not %lld", (int)i, (long long)attention_tile_rows(b), (long long)blocks[i].rows);
+        CHECK(attention_tile_rows(b) == blocks[i].rows,
+              "tiles of block %d have %lld rows, not %lld", (int)i, (long long)attention_tile_rows(b), (long long)blocks[i].rows);
         b.lse_stride = b.Tq;
-        CHECK(!attention_call_possible() || op_attention_scratch(b, true) <= (size_t)DEVICE_ATTENTION_SCRATCH + 16384, "block %d takes %zu bytes of scratch", (int)i, op_attention_scratch(b, true));
+        CHECK(!attention_call_possible() || op_attention_scratch(b, true) <= (size_t)DEVICE_ATTENTION_SCRATCH + 16384,
+              "block %d takes %zu bytes of scratch", (int)i, op_attention_scratch(b, true));
     }
     attention_use_blackwell(false);
     attention_test_limits(0, 42000); // a query head takes 4608 bytes forward, 21504 backward
     attention_part forward = attention_call_part(false, 128, 128, 32, 16, 8), backward = attention_call_part(true, 128, 128, 2, 2, 8);
-    CHECK(forward.kv == 4 && forward.members == 2, "a forward call takes %d key/value heads, %d query heads of each", forward.kv, forward.members);
-    CHECK(backward.kv == 1 && backward.members == 1, "a backward call takes %d key/value heads, %d query heads of each", backward.kv, backward.members);
+    CHECK(forward.kv == 4 && forward.members == 2,
+          "a forward call takes %d key/value heads, %d query heads of each", forward.kv, forward.members);
+    CHECK(backward.kv == 1 && backward.members == 1,
+          "a backward call takes %d key/value heads, %d query heads of each", backward.kv, backward.members);
     attention_test_limits(0, 50000);
     backward = attention_call_part(true, 128, 128, 3, 1, 8); // calls of two heads do not divide three
     CHECK(backward.kv == 1 && backward.members == 1, "a backward call takes %d of three query heads", backward.members);
@@ -873,13 +894,15 @@ static void test_long_documents(void) {
         int Hq, HS;
         bool causal;
         int64_t queries, keys; // the fewest keys
-    } documents[] = {{32, 128, true, 2897, 2897}, {8, 128, true, 5793, 5793}, {1, 64, true, 23171, 23171}, {32, 128, false, 2048, 2048}, {32, 128, false, 4096, 1024},
-                     {32, 128, false, 8192, 512}, {32, 128, false, 1 << 20, 512}, {128, 256, true, 1024, 1024}, {1024, 256, true, 512, 512}};
+    } documents[] = {{32, 128, true, 2897, 2897}, {8, 128, true, 5793, 5793}, {1, 64, true, 23171, 23171}, {32, 128, false, 2048, 2048},
+                     {32, 128, false, 4096, 1024}, {32, 128, false, 8192, 512}, {32, 128, false, 1 << 20, 512},
+                     {128, 256, true, 1024, 1024}, {1024, 256, true, 512, 512}};
     for (size_t i = 0; i < sizeof documents / sizeof *documents; i++) {
         attention_block b = {.Hq = documents[i].Hq, .Hkv = 1, .HS = documents[i].HS, .causal = documents[i].causal};
         int64_t queries = documents[i].queries, keys = documents[i].keys, fewer = b.causal ? queries - 1 : queries;
-        CHECK(attention_document_is_long(b, queries, keys) && attention_document_is_long(b, keys, queries) && !attention_document_is_long(b, fewer, keys - 1) &&
-              !attention_document_is_long(b, keys - 1, fewer), "a document is not long from %lld x %lld rows on with %d heads of %d", (long long)queries, (long long)keys, b.Hq, b.HS);
+        CHECK(attention_document_is_long(b, queries, keys) && attention_document_is_long(b, keys, queries) &&
+              !attention_document_is_long(b, fewer, keys - 1) && !attention_document_is_long(b, keys - 1, fewer),
+              "a document is not long from %lld x %lld rows on with %d heads of %d", (long long)queries, (long long)keys, b.Hq, b.HS);
     }
 }
 
@@ -1031,11 +1054,13 @@ static void test_cross_entropy(int64_t T, int64_t V, double range) {
     check("op_cross_entropy logits, not backward", logits, logits.d, 0);
     op_cross_entropy(losses.f, logits.x, labels, T, V, (float)scale, true);
     check("op_cross_entropy losses, backward", losses, want, 2);
-    check("op_cross_entropy gradient", logits, want_d, 4); // in float e^(x - max) has an error that grows with |x - max|, which is up to 2 range
+    // In float e^(x - max) has an error that grows with |x - max|, which is up to 2 range.
+    check("op_cross_entropy gradient", logits, want_d, 4);
     memset(&logits.x[V - 1], 0xff, sizeof(floatX)); // a NaN, which one thread sees
     op_cross_entropy(losses.f, logits.x, labels, T, V, (float)scale, false);
     device_synchronize();
-    CHECK(isnan(losses.f[0]), "op_cross_entropy: the loss of a row with a NaN is %g, V %lld, %s", (double)losses.f[0], (long long)V, settings);
+    CHECK(isnan(losses.f[0]), "op_cross_entropy: the loss of a row with a NaN is %g, V %lld, %s", (double)losses.f[0],
+          (long long)V, settings);
     free(want);
     free(want_d);
     device_free(labels);
@@ -1087,7 +1112,8 @@ static void call_takes(call_tensors *c, int bytes, int64_t n) {
     c->memory[i] = (char *)device_alloc((size_t)n * (size_t)bytes + 8);
     c->values[i] = HOST_NEW(float, n);
     c->want[i] = HOST_NEW(float, n);
-    for (int64_t k = 0; k < n; k++) c->values[i][k] = (float)(0.6 + 0.5 * test_random(77, (uint64_t)(1000 * i + k))); // positive: second moments are
+    // Positive, as second moments are.
+    for (int64_t k = 0; k < n; k++) c->values[i][k] = (float)(0.6 + 0.5 * test_random(77, (uint64_t)(1000 * i + k)));
 }
 // moved: the tensor that begins `by` bytes later; -1: none.
 static void call_run(call_tensors *c, void (*call)(call_tensors *), int moved, int by, float *const *results) {
@@ -1109,8 +1135,8 @@ static void call_run(call_tensors *c, void (*call)(call_tensors *), int moved, i
             memcpy(&results[i][k], &bits, 4);
         }
 }
-// Runs a call with each of its tensors moved by one element, and by 8 bytes. Sums are added in another order there, and tensor cores round weights to bf16: 1/32 of the
-// tensor's largest number; what this looks for is a fault, or rows in the wrong place.
+// Runs a call with each of its tensors moved by one element, and by 8 bytes. Sums are added in another order there, and tensor cores round
+// weights to bf16: 1/32 of the tensor's largest number; what this looks for is a fault, or rows in the wrong place.
 static void check_call(const char *name, call_tensors *c, void (*call)(call_tensors *)) {
     float *got[TENSORS_MOST];
     for (int i = 0; i < c->count; i++) got[i] = HOST_NEW(float, c->n[i]);
@@ -1128,7 +1154,8 @@ static void check_call(const char *name, call_tensors *c, void (*call)(call_tens
                 double d = fabs((double)got[i][k] - (double)c->want[i][k]);
                 if (!(d <= apart)) apart = isnan(d) ? INFINITY : d;
             }
-            CHECK(largest > 0 && apart <= largest / 32, "%s: with tensor %d moved by %d bytes, tensor %d is %g off its %g", name, moved, by, i, apart, largest);
+            CHECK(largest > 0 && apart <= largest / 32,
+                  "%s: with tensor %d moved by %d bytes, tensor %d is %g off its %g", name, moved, by, i, apart, largest);
         }
     }
     for (int i = 0; i < c->count; i++) {
@@ -1148,7 +1175,8 @@ static void call_adamw(call_tensors *c) {
     op_adamw(X(0), F(1), F(2), F(3), F(4), c->n[0], args);
 }
 static void call_adamw_bf16(call_tensors *c) {
-    adamw_args args = {.lr = 0.1f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .grad_scale = 1, .step = 3, .bf16_moments = true};
+    adamw_args args = {.lr = 0.1f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .grad_scale = 1,
+                       .step = 3, .bf16_moments = true};
     op_adamw(X(0), F(1), c->at[2], c->at[3], F(4), c->n[0], args);
 }
 static void call_round(call_tensors *c) {
@@ -1170,13 +1198,15 @@ static void call_embedding(call_tensors *c) { op_embedding_forward(X(0), c->rows
 static void call_embedding_back(call_tensors *c) { op_embedding_backward(F(0), c->rows, X(1), ROWS, COLUMNS, c->scratch); }
 static void call_loss(call_tensors *c) { op_cross_entropy(F(0), X(1), c->rows, ROWS, COLUMNS, 1, true); }
 static void call_rope(call_tensors *c) { op_rope_pack_forward(X(0), X(1), X(2), F(3), ROWS, head_layout_make(2, 4, 2, 16), 0, ROWS); }
-static void call_rope_back(call_tensors *c) { op_rope_unpack_backward(X(0), X(1), X(2), F(3), ROWS, head_layout_make(2, 4, 2, 16), 0, ROWS); }
+static void call_rope_back(call_tensors *c) {
+    op_rope_unpack_backward(X(0), X(1), X(2), F(3), ROWS, head_layout_make(2, 4, 2, 16), 0, ROWS);
+}
 static void call_heads(call_tensors *c) { op_heads_pack(X(0), X(1), ROWS, head_layout_make(2, 4, 2, 16)); }
 static void call_heads_back(call_tensors *c) { op_heads_unpack(X(0), X(1), ROWS, head_layout_make(2, 4, 2, 16)); }
 static void call_merge(call_tensors *c) { attention_merge(F(0), F(1), F(2), F(3), ROWS, 4, 16, COLUMNS, ROWS, ROWS); }
 static attention_block call_block(int Hkv) { // one head of 64, as tensor cores take it, or four of 16
-    attention_block b = {.Tq = ROWS, .Tk = ROWS, .lse_stride = ROWS, .Hq = Hkv, .Hkv = Hkv, .HS = COLUMNS / Hkv, .q_stride = COLUMNS, .sum_stride = COLUMNS,
-                         .kv_stride = COLUMNS, .scale = 0.1f, .causal = true};
+    attention_block b = {.Tq = ROWS, .Tk = ROWS, .lse_stride = ROWS, .Hq = Hkv, .Hkv = Hkv, .HS = COLUMNS / Hkv, .q_stride = COLUMNS,
+                         .sum_stride = COLUMNS, .kv_stride = COLUMNS, .scale = 0.1f, .causal = true};
     return b;
 }
 static void call_delta(call_tensors *c) { op_attention_delta(F(0), X(1), X(2), call_block(4)); }
@@ -1323,8 +1353,9 @@ int main(int argc, char **argv) {
         test_attention(150, 150, 4, 2, 64, true, 0, 0, 37);
         test_attention(130, 180, 2, 1, 128, false, 8, 0, 50);
         test_attention(128, 128, 2, 2, 64, true, 0, 2, 1);
-        // Limits of the rules that skip a tile or compute one without a mask: a document that begins at the last row of a tile; one whose last tile of
-        // keys ends one row after the first query; one that begins in a short last tile of queries; keys that fill all but one row of a tile.
+        // Limits of the rules that skip a tile or compute one without a mask: a document that begins at the last row of a tile; one whose
+        // last tile of keys ends one row after the first query; one that begins in a short last tile of queries; keys that fill all but one
+        // row of a tile.
         test_attention(150, 150, 2, 1, 16, true, 0, 0, 127);
         test_attention(150, 150, 2, 1, 64, true, 0, 0, 127);
         test_attention(130, 130, 1, 1, 64, true, 0, 0, 63);
@@ -1338,8 +1369,8 @@ int main(int argc, char **argv) {
         test_slices_of_heads(100, 100, 8, 4, 24, true, 8, 37, 2, 2);
         test_slices_of_heads(70, 130, 4, 1, 64, false, 0, 0, 1, 2); // for tensor cores
         test_slices_of_heads(130, 130, 4, 2, 128, true, 8, 60, 1, 1);
-        // Lengths and strides that go to the engine (emulated: to the same kernels): in one call, then cut into tiles of 128 rows and into runs of
-        // one query head, or of one or two key/value heads with all or half of their query heads.
+        // Lengths and strides that go to the engine (emulated: to the same kernels): in one call, then cut into tiles of 128 rows and into
+        // runs of one query head, or of one or two key/value heads with all or half of their query heads.
         for (int n = 0; n < (engine_has_bf16() ? CUTS : 3); n += TEST_SANITIZED && n == 1 ? 2 : 1) {
             int cut = n < 3 ? n : 2;
             dkv_bf16 = n == 3;
@@ -1358,15 +1389,17 @@ int main(int argc, char **argv) {
             test_attention(256, 256, 4, 2, 40, true, 8, 0, 0); // the emulated engine does not take it
             test_attention(128, 256, 2, 2, 40, false, 0, 8, 0);
         }
-        // Packed documents go to the engine in pieces of 128 rows or more (the library's smallest); the emulated engine takes any number, so there also
-        // of 16. A document that fills its pieces, one that is rounded up, one with no rows after it, last rows by hand, short ones between long ones.
+        // Packed documents go to the engine in pieces of 128 rows or more (the library's smallest); the emulated engine takes any number,
+        // so there also of 16. A document that fills its pieces, one that is rounded up, one with no rows after it, last rows by hand,
+        // short ones between long ones.
         for (int n = 0; n < (engine_has_bf16() ? 4 : 2); n += DOCUMENTS_STEP) {
             document_rows = n % 2 == 0 ? 128 : ENGINE_ROWS;
             dkv_bf16 = n >= 2;
             attention_use_blackwell(dkv_bf16);
             attention_test_documents(document_rows);
             attention_test_limits(dkv_bf16 ? 1 : 0, dkv_bf16 ? 1 : 0);
-            check_tiles(4, 600, 600, 4, 2, 16, true, 0, 8, 290);   // 256 rows and 34, rounded up (3 tiles); 256 rows and 34 with too few behind them
+            // 256 rows and 34, rounded up (3 tiles); 256 rows and 34 with too few behind them.
+            check_tiles(4, 600, 600, 4, 2, 16, true, 0, 8, 290);
             if (!KERNELS_ALONE) check_tiles(6, 400, 400, 2, 1, 64, true, 8, 0, 130); // twice 128 and 2; 116 rows that are too few
             check_tiles(3, 420, 420, 2, 2, 8, true, 0, 0, 1000);   // 256, 128 and 36 with nothing behind them
             check_tiles(0, 270, 270, 2, 2, 24, true, 3, 0, 90);    // strides that the engine does not take
@@ -1375,7 +1408,8 @@ int main(int argc, char **argv) {
             check_tiles(1, 200, 300, 4, 1, 16, false, 0, 8, 1000); // off the diagonal: 128 and 72, 256 and 44
             test_slices_of_heads(300, 300, 4, 1, 16, true, 0, 130, 1, 2);
             if (!KERNELS_ALONE) check_tiles(2, 390, 140, 2, 2, 64, false, 8, 16, 1000); // 256, 128 and 6, 128 and 12
-            if (!engine_compiles() && !KERNELS_ALONE) check_tiles(1, 256, 200, 2, 1, 40, false, 0, 0, 1000); // the emulated engine does not take it
+            // The emulated engine does not take it.
+            if (!engine_compiles() && !KERNELS_ALONE) check_tiles(1, 256, 200, 2, 1, 40, false, 0, 0, 1000);
         }
         attention_test_documents(document_rows = 0);
         attention_test_limits(0, 0);
@@ -1411,7 +1445,8 @@ int main(int argc, char **argv) {
             attention_use_blackwell(false);
         }
 #endif
-        CHECK(!attention_call_possible() || (attention_engine_agrees(64, true) && attention_engine_agrees(128, true)), "the attention engine is wrong");
+        CHECK(!attention_call_possible() || (attention_engine_agrees(64, true) && attention_engine_agrees(128, true)),
+              "the attention engine is wrong");
     }
     if (!products_alone && attention_call_possible()) { // last: nothing ends it
         int64_t tiles[3] = {attention_test_engine_tiles()};
@@ -1420,7 +1455,8 @@ int main(int argc, char **argv) {
             test_attention(128, 128, 4, 2, 16, true, 0, 0, 0);
             tiles[fixed + 1] = attention_test_engine_tiles();
         }
-        CHECK(tiles[1] > tiles[0] && tiles[2] > tiles[1] && tiles[2] - tiles[1] < tiles[1] - tiles[0], "--deterministic: the engine computes the backward pass, or no forward pass");
+        CHECK(tiles[1] > tiles[0] && tiles[2] > tiles[1] && tiles[2] - tiles[1] < tiles[1] - tiles[0],
+              "--deterministic: the engine computes the backward pass, or no forward pass");
     }
     int status = test_finish(sizeof(floatX) == 2 ? "kernels, bf16" : "kernels, float", NULL);
     device_stop();

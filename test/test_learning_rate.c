@@ -20,12 +20,15 @@ int main(void) {
                     double lr = learning_rate(&o, step, 0);
                     o.lr_restart = true;
                     o.steps = steps + 7;
-                    CHECK(learning_rate(&o, step + 7, 7) == lr, "restarted, kind %d step %lld of %lld", kind, (long long)step, (long long)steps);
+                    CHECK(learning_rate(&o, step + 7, 7) == lr,
+                          "restarted, kind %d step %lld of %lld", kind, (long long)step, (long long)steps);
                     o.lr_restart = false;
                     o.steps = steps;
-                    CHECK(learning_rate(&o, step, 1) == lr, "not restarted, new data, kind %d step %lld of %lld", kind, (long long)step, (long long)steps);
+                    CHECK(learning_rate(&o, step, 1) == lr,
+                          "not restarted, new data, kind %d step %lld of %lld", kind, (long long)step, (long long)steps);
                     CHECK(lr > 0 && lr <= 2.0000001, "kind %d step %lld of %lld: %g", kind, (long long)step, (long long)steps, lr);
-                    if (step < warmup) CHECK(fabs(lr - 2.0 * (double)(step + 1) / (double)warmup) < 1e-12, "warm-up step %lld: %g", (long long)step, lr);
+                    if (step < warmup)
+                        CHECK(fabs(lr - 2.0 * (double)(step + 1) / (double)warmup) < 1e-12, "warm-up step %lld: %g", (long long)step, lr);
                     else if (step > warmup) CHECK(lr <= before + 1e-12, "kind %d rises after the warm-up", kind);
                     before = lr;
                 }

@@ -1,6 +1,6 @@
 // ranks: 1
-// Every operation of device/ops.h, forward and backward, against the same thing written in the plainest way in double precision, over odd sizes.
-// Buffers that an operation must overwrite are filled with NaN first. u = 6e-8 is half a unit in the last place of a float near 1;
+// Every operation of device/ops.h, forward and backward, against the same thing written in the plainest way in double precision, over odd
+// sizes. Buffers that an operation must overwrite are filled with NaN first. u = 6e-8 is half a unit in the last place of a float near 1;
 // tolerances are stated in it, relative to the largest element of the result.
 #include "attention_reference.h"
 #include "moments.h"
@@ -73,7 +73,8 @@ static void test_rmsnorm(int64_t T, int64_t D) {
     const float eps = 1e-5f;
     float *x = randoms(T * D, 1, 2), *weight = randoms(D, 2, 1), *dy = randoms(T * D, 3, 1), *y = floats(T * D), *rstd = floats(T);
     float *dx = randoms(T * D, 4, 1), *dweight = randoms(D, 5, 1);
-    double *expected = HOST_NEW(double, T * D), *dx_expected = HOST_NEW(double, T * D), *dw_expected = HOST_NEW(double, D), *row = HOST_NEW(double, D);
+    double *expected = HOST_NEW(double, T * D), *dx_expected = HOST_NEW(double, T * D), *dw_expected = HOST_NEW(double, D);
+    double *row = HOST_NEW(double, D);
     double terms = 0; // the size of the terms whose difference is dx
     for (int64_t d = 0; d < D; d++) dw_expected[d] = dweight[d];
     for (int64_t t = 0; t < T; t++) {
@@ -98,7 +99,8 @@ static void test_rmsnorm(int64_t T, int64_t D) {
     float *dx_before = copy_of(dx, T * D), *dweight_before = copy_of(dweight, D), *in_place = copy_of(x, T * D);
     op_rmsnorm_backward(dx, dweight, dy, x, weight, rstd, T, D, true, scratch);
     op_rmsnorm_backward(in_place, dweight_before, dy, in_place, weight, rstd, T, D, false, scratch);
-    CHECK(memcmp(dweight_before, dweight, sizeof(float) * (size_t)D) == 0, "rmsnorm T %lld D %lld: another dweight where dx is x", (long long)T, (long long)D);
+    CHECK(memcmp(dweight_before, dweight, sizeof(float) * (size_t)D) == 0,
+          "rmsnorm T %lld D %lld: another dweight where dx is x", (long long)T, (long long)D);
     double e_in_place = e = 0;
     for (int64_t i = 0; i < T * D; i++) {
         e = test_worse(e, fabs(dx[i] - dx_expected[i]) / (1 + terms));
@@ -109,14 +111,16 @@ static void test_rmsnorm(int64_t T, int64_t D) {
     e = test_difference_double(dweight, dw_expected, D); // a sum of T rounded terms
     CHECK(e < (16 + (double)T / 4) * u, "rmsnorm dweight T %lld D %lld: error %g", (long long)T, (long long)D, e);
     free(expected), free(dx_expected), free(dw_expected), free(row);
-    drop(x), drop(weight), drop(dy), drop(y), drop(rstd), drop(dx), drop(dweight), drop(scratch), drop(dx_before), drop(dweight_before), drop(in_place);
+    drop(x), drop(weight), drop(dy), drop(y), drop(rstd), drop(dx), drop(dweight), drop(scratch);
+    drop(dx_before), drop(dweight_before), drop(in_place);
 }
 
 // ---- linear ----
 
 static void test_linear(int64_t T, int64_t in, int64_t out) {
     float *x = randoms(T * in, 1, 1), *w = randoms(out * in, 2, 1), *dy = randoms(T * out, 3, 1), *residual = randoms(T * out, 4, 1);
-    float *y = floats(T * out), *y_added = floats(T * out), *dx = floats(T * in), *dw = randoms(out * in, 5, 1), *in_place = copy_of(residual, T * out);
+    float *y = floats(T * out), *y_added = floats(T * out), *dx = floats(T * in), *dw = randoms(out * in, 5, 1);
+    float *in_place = copy_of(residual, T * out);
     double *expected = HOST_NEW(double, T * out), *dx_expected = HOST_NEW(double, T * in), *dw_expected = HOST_NEW(double, out * in);
     for (int64_t i = 0; i < out * in; i++) dw_expected[i] = dw[i];
     for (int64_t t = 0; t < T; t++) {
@@ -135,23 +139,29 @@ static void test_linear(int64_t T, int64_t in, int64_t out) {
     op_linear_forward(in_place, x, w, in_place, T, in, out);
     op_linear_backward_input(dx, dy, w, T, in, out);
     op_linear_backward_weight(dw, dy, x, T, in, out, true);
-    // A sum of n rounded products of numbers up to 1: its error grows like n u at worst and like sqrt(n) u typically; the result also grows like sqrt(n).
-    double e = test_difference_double(y, expected, T * out), e_dx = test_difference_double(dx, dx_expected, T * in), e_dw = test_difference_double(dw, dw_expected, out * in);
+    // A sum of n rounded products of numbers up to 1: its error grows like n u at worst, typically like sqrt(n) u; the result like sqrt(n).
+    double e = test_difference_double(y, expected, T * out), e_dx = test_difference_double(dx, dx_expected, T * in);
+    double e_dw = test_difference_double(dw, dw_expected, out * in);
     for (int64_t i = 0; i < T * out; i++) expected[i] += residual[i];
     double e_added = test_difference_double(y_added, expected, T * out);
     CHECK(e < (4 + (double)in / 8) * u, "linear T %lld in %lld out %lld: error %g", (long long)T, (long long)in, (long long)out, e);
-    CHECK(e_added < (4 + (double)in / 8) * u, "linear + residual T %lld in %lld out %lld: error %g", (long long)T, (long long)in, (long long)out, e_added);
-    CHECK(same_bits(in_place, y_added, T * out), "linear T %lld in %lld out %lld: residual in place differs", (long long)T, (long long)in, (long long)out);
-    CHECK(e_dx < (4 + (double)out / 8) * u, "linear dx T %lld in %lld out %lld: error %g", (long long)T, (long long)in, (long long)out, e_dx);
+    CHECK(e_added < (4 + (double)in / 8) * u, "linear + residual T %lld in %lld out %lld: error %g", (long long)T, (long long)in,
+          (long long)out, e_added);
+    CHECK(same_bits(in_place, y_added, T * out),
+          "linear T %lld in %lld out %lld: residual in place differs", (long long)T, (long long)in, (long long)out);
+    CHECK(e_dx < (4 + (double)out / 8) * u,
+          "linear dx T %lld in %lld out %lld: error %g", (long long)T, (long long)in, (long long)out, e_dx);
     CHECK(e_dw < (4 + (double)T / 8) * u, "linear dw T %lld in %lld out %lld: error %g", (long long)T, (long long)in, (long long)out, e_dw);
     float *added = floats(out * in), *stored = floats(out * in); // `stored` must not be read
     memset(added, 0, sizeof(float) * (size_t)(out * in));
     op_linear_backward_weight(added, dy, x, T, in, out, true);
     op_linear_backward_weight(stored, dy, x, T, in, out, false);
-    CHECK(same_bits(stored, added, out * in), "linear dw T %lld in %lld out %lld: stored is not added to zeros", (long long)T, (long long)in, (long long)out);
+    CHECK(same_bits(stored, added, out * in), "linear dw T %lld in %lld out %lld: stored is not added to zeros", (long long)T,
+          (long long)in, (long long)out);
     op_linear_backward_weight(stored, dy, x, 0, in, out, false);
     for (int64_t i = 0; i < out * in; i++) added[i] = 0;
-    CHECK(same_bits(stored, added, out * in), "linear dw of no tokens, in %lld out %lld, stored, is not zero", (long long)in, (long long)out);
+    CHECK(same_bits(stored, added, out * in),
+          "linear dw of no tokens, in %lld out %lld, stored, is not zero", (long long)in, (long long)out);
     drop(added), drop(stored);
     free(expected), free(dx_expected), free(dw_expected);
     drop(x), drop(w), drop(dy), drop(residual), drop(y), drop(y_added), drop(dx), drop(dw), drop(in_place);
@@ -181,7 +191,8 @@ static void test_rope(int peers, int H, int Hkv, int HS, int64_t T) {
         for (int64_t t = 0; t < T; t++) {
             for (int h = 0; h < Hq; h++) {
                 int head = p * Hq + h, slot = h / (Hq / slots), kv_head = head / (H / Hkv);
-                const float *in[2] = {qkv + t * row + head * HS, qkv + t * row + (H + kv_head) * HS}, *v = qkv + t * row + (H + Hkv + kv_head) * HS;
+                const float *in[2] = {qkv + t * row + head * HS, qkv + t * row + (H + kv_head) * HS};
+                const float *v = qkv + t * row + (H + Hkv + kv_head) * HS;
                 const float *to[2] = {q + ((p * T + t) * Hq + h) * HS, kv + ((p * T + t) * 2 * slots + slot) * HS};
                 for (int i = 0; i < half; i++) {
                     double c = table[(t * half + i) * 2], s = table[(t * half + i) * 2 + 1];
@@ -214,8 +225,8 @@ static void test_rope(int peers, int H, int Hkv, int HS, int64_t T) {
         op_rope_unpack_backward(part, dq, dkv, table, T, l, first, rows);
         wrong += !same_bits(part, dqkv + first * row, rows * row);
         for (int64_t i = rows * row; i < (T + 1) * row; i++) wrong += !isnan(part[i]);
-        CHECK(wrong == 0, "rope of rows %lld to %lld of %lld: peers %d H %d Hkv %d HS %d: %lld wrong", (long long)first, (long long)(first + rows),
-              (long long)T, peers, H, Hkv, HS, (long long)wrong);
+        CHECK(wrong == 0, "rope of rows %lld to %lld of %lld: peers %d H %d Hkv %d HS %d: %lld wrong", (long long)first,
+              (long long)(first + rows), (long long)T, peers, H, Hkv, HS, (long long)wrong);
     }
     drop(q_part), drop(kv_part), drop(part);
 
@@ -273,8 +284,8 @@ static void attention_solve(const attention_problem *p) {
     free(q), free(dout), free(k), free(v);
 }
 // padding: elements between rows beyond the heads; sum_padding: the same in out and dq.
-static attention_problem attention_problem_make(int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS, bool causal, int64_t padding, int64_t sum_padding,
-                                                double q_scale) {
+static attention_problem attention_problem_make(int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS, bool causal, int64_t padding,
+                                                int64_t sum_padding, double q_scale) {
     attention_problem p;
     memset(&p, 0, sizeof p);
     p.b.Tq = Tq; p.b.Tk = Tk;
@@ -346,7 +357,9 @@ static void scratch_drop(guarded_scratch s) {
 typedef struct {
     float *out, *lse, *delta, *dq, *dk, *dv;
 } attention_result;
-static void attention_result_drop(attention_result *r) { drop(r->out), drop(r->lse), drop(r->delta), drop(r->dq), drop(r->dk), drop(r->dv); }
+static void attention_result_drop(attention_result *r) {
+    drop(r->out), drop(r->lse), drop(r->delta), drop(r->dq), drop(r->dk), drop(r->dv);
+}
 
 // Forward's out, laid out like dout.
 static float *out_as_stored(const float *out, attention_block b) {
@@ -358,7 +371,8 @@ enum { ADDED_TO = 77 };
 // Forward and backward, in one block; what is added to begins as random numbers of seed ADDED_TO (dq) and the two after it (dk, dv).
 static attention_result attention_run(const attention_problem *p, bool add_dq, bool add_dkv) {
     attention_block b = p->b;
-    attention_result r = {floats(sum_size(p)), floats(lse_size(p)), floats(lse_size(p)), floats(sum_size(p)), floats(kv_size(p)), floats(kv_size(p))};
+    attention_result r = {floats(sum_size(p)), floats(lse_size(p)), floats(lse_size(p)), floats(sum_size(p)),
+                          floats(kv_size(p)), floats(kv_size(p))};
     if (add_dq) test_fill(r.dq, sum_size(p), ADDED_TO, 1);
     if (add_dkv) test_fill(r.dk, kv_size(p), ADDED_TO + 1, 1), test_fill(r.dv, kv_size(p), ADDED_TO + 2, 1);
     guarded_scratch forward = scratch_make(b, false), backward = scratch_make(b, true);
@@ -371,18 +385,21 @@ static attention_result attention_run(const attention_problem *p, bool add_dq, b
 }
 static float *const nothing[3] = {NULL, NULL, NULL};
 // The rows of out and dq lie `stride` apart. start: what dq, dk and dv were added to. Bounds in u.
-static void result_check(const char *how, const attention_problem *p, const attention_result *r, int64_t stride, float *const start[3], double forward_bound,
-                         double backward_bound) {
+static void result_check(const char *how, const attention_problem *p, const attention_result *r, int64_t stride, float *const start[3],
+                         double forward_bound, double backward_bound) {
     attention_block b = p->b;
     int64_t width = b.Hq * b.HS, kv_width = b.Hkv * b.HS;
     double e[5] = {strided_error(r->out, NULL, p->out, b.Tq, width, stride), strided_error(r->lse, NULL, p->lse, b.Hq, b.Tq, b.lse_stride),
-                   strided_error(r->dq, start[0], p->dq, b.Tq, width, stride), strided_error(r->dk, start[1], p->dk, b.Tk, kv_width, b.kv_stride),
+                   strided_error(r->dq, start[0], p->dq, b.Tq, width, stride),
+                   strided_error(r->dk, start[1], p->dk, b.Tk, kv_width, b.kv_stride),
                    strided_error(r->dv, start[2], p->dv, b.Tk, kv_width, b.kv_stride)};
     static const char *const names[5] = {"out", "lse", "dq", "dk", "dv"};
     for (int k = 0; k < 5; k++) {
         double bound = (k < 2 ? forward_bound : backward_bound) * u;
-        CHECK(e[k] < bound, "attention, %s, %s: Tq %lld Tk %lld Hq %d Hkv %d HS %d%s, rows of q %lld and of sums %lld apart: error %.3g, bound %.3g", how, names[k],
-              (long long)b.Tq, (long long)b.Tk, b.Hq, b.Hkv, b.HS, b.causal ? " causal" : "", (long long)b.q_stride, (long long)stride, e[k], bound);
+        CHECK(e[k] < bound,
+              "attention, %s, %s: Tq %lld Tk %lld Hq %d Hkv %d HS %d%s, rows of q %lld and of sums %lld apart: error %.3g, bound %.3g", how,
+              names[k], (long long)b.Tq, (long long)b.Tk, b.Hq, b.Hkv, b.HS, b.causal ? " causal" : "", (long long)b.q_stride,
+              (long long)stride, e[k], bound);
     }
 }
 // forward_bound, backward_bound in u.
@@ -402,8 +419,8 @@ static void attention_check(const attention_problem *p, double forward_bound, do
 }
 
 // Scores are below 2: an error of a few u in a score is the same relative error in its probability, and averaging does not enlarge it: 8 u.
-// Gradients multiply dout v^T - delta by a key or query. That difference of two sums of HS products is off by about u sqrt(HS) / 2 even where it
-// should be 0, and dk adds it up over all rows and heads of a group.
+// Gradients multiply dout v^T - delta by a key or query. That difference of two sums of HS products is off by about u sqrt(HS) / 2 even
+// where it should be 0, and dk adds it up over all rows and heads of a group.
 static double gradient_bound(const attention_problem *p) { return 16 + (double)(p->b.Tq * (p->b.Hq / p->b.Hkv)) * sqrt(p->b.HS) / 48; }
 
 static void test_attention_sizes(void) {
@@ -418,8 +435,10 @@ static void test_attention_sizes(void) {
             for (int causal = 0; causal < 2; causal++, run++) {
                 if (TEST_SANITIZED && run % 5 != 0) continue; // 5 is coprime to the lengths of the loops
                 int which = (s + 2 * d + 3 * causal) % 6, Tq = sizes[s][0], Tk = sizes[s][1];
-                int64_t padding = run % 3 == 0 ? 0 : run % 3 + 4, sum_padding = (run / 3 + s) % 3 * 5; // each may be 0, and either the larger
-                attention_problem p = attention_problem_make(Tq, Tk, heads[which][0], heads[which][1], head_sizes[d], causal == 1, padding, sum_padding, 1);
+                // Each may be 0, and either the larger.
+                int64_t padding = run % 3 == 0 ? 0 : run % 3 + 4, sum_padding = (run / 3 + s) % 3 * 5;
+                attention_problem p = attention_problem_make(Tq, Tk, heads[which][0], heads[which][1], head_sizes[d], causal == 1,
+                                                             padding, sum_padding, 1);
                 attention_check(&p, 8, gradient_bound(&p));
                 attention_problem_drop(&p);
             }
@@ -427,8 +446,9 @@ static void test_attention_sizes(void) {
     }
 }
 
-// The heads of p in slices of `kv` key/value heads and `members` query heads of each, which lie among the other heads: kv == 1 or members is the whole
-// group. Each slice's sums are dense; its out goes to its place among the others; its dk and dv are set, or added to those of its group.
+// The heads of p in slices of `kv` key/value heads and `members` query heads of each, which lie among the other heads: kv == 1 or members
+// is the whole group. Each slice's sums are dense; its out goes to its place among the others; its dk and dv are set, or added to those
+// of its group.
 static void check_slices_of_heads(const attention_problem *p, int kv, int members, double forward_bound, double backward_bound) {
     attention_block b = p->b, slice = b;
     int group = b.Hq / b.Hkv;
@@ -436,7 +456,8 @@ static void check_slices_of_heads(const attention_problem *p, int kv, int member
     slice.Hkv = kv;
     slice.sum_stride = (int64_t)slice.Hq * b.HS;
     float *sum = floats(b.Tq * slice.sum_stride);
-    attention_result r = {floats(q_size(p)), floats(lse_size(p)), floats(lse_size(p)), floats(q_size(p)), floats(kv_size(p)), floats(kv_size(p))};
+    attention_result r = {floats(q_size(p)), floats(lse_size(p)), floats(lse_size(p)), floats(q_size(p)),
+                          floats(kv_size(p)), floats(kv_size(p))};
     guarded_scratch forward = scratch_make(slice, false), backward = scratch_make(slice, true);
     for (int g = 0; g < b.Hkv; g += kv) {
         for (int member = 0; member < group; member += members) {
@@ -446,8 +467,8 @@ static void check_slices_of_heads(const attention_problem *p, int kv, int member
             op_cast_rows(r.out + at, b.q_stride, sum, b.Tq, slice.sum_stride);
             op_attention_delta(r.delta + row, r.out + at, p->dout + at, slice);
             poison(sum, b.Tq * slice.sum_stride);
-            op_attention_backward(sum, r.dk + kv_at, r.dv + kv_at, p->q + at, p->k + kv_at, p->v + kv_at, r.out + at, p->dout + at, r.lse + row, r.delta + row,
-                                  slice, false, member > 0, backward.bytes);
+            op_attention_backward(sum, r.dk + kv_at, r.dv + kv_at, p->q + at, p->k + kv_at, p->v + kv_at, r.out + at, p->dout + at,
+                                  r.lse + row, r.delta + row, slice, false, member > 0, backward.bytes);
             op_cast_rows(r.dq + at, b.q_stride, sum, b.Tq, slice.sum_stride);
         }
     }
@@ -458,11 +479,13 @@ static void check_slices_of_heads(const attention_problem *p, int kv, int member
     attention_result_drop(&r), drop(sum);
 }
 static void test_attention_slices_of_heads(void) {
-    static const int cases[][6] = {{4, 2, 2, 1, 8, 0}, {8, 2, 1, 1, 16, 5}, {8, 2, 1, 2, 20, 3}, {6, 3, 1, 2, 32, 0}, {6, 3, 3, 2, 5, 4}, {12, 4, 2, 3, 64, 1}};
+    static const int cases[][6] = {{4, 2, 2, 1, 8, 0}, {8, 2, 1, 1, 16, 5}, {8, 2, 1, 2, 20, 3}, {6, 3, 1, 2, 32, 0},
+                                   {6, 3, 3, 2, 5, 4}, {12, 4, 2, 3, 64, 1}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         int Hq = cases[i][0], Hkv = cases[i][1], kv = cases[i][2], members = cases[i][3] * (cases[i][2] > 1 ? Hq / Hkv / cases[i][3] : 1);
         for (int causal = 0; causal < 2; causal++) {
-            attention_problem p = attention_problem_make(130, 130 + 70 * (1 - causal), Hq, Hkv, cases[i][4], causal == 1, cases[i][5], 0, 1);
+            attention_problem p = attention_problem_make(130, 130 + 70 * (1 - causal), Hq, Hkv, cases[i][4],
+                                                         causal == 1, cases[i][5], 0, 1);
             check_slices_of_heads(&p, kv, members, 8, gradient_bound(&p));
             attention_problem_drop(&p);
         }
@@ -471,7 +494,8 @@ static void test_attention_slices_of_heads(void) {
 
 static void test_attention_long(void) {
     for (int causal = 0; causal < 2; causal++) {
-        attention_problem p = attention_problem_make(300 + 700 * causal, 1000, 8, 4, 24, causal == 1, 8, 0, 1); // backward takes its largest tiles
+        // Backward takes its largest tiles.
+        attention_problem p = attention_problem_make(300 + 700 * causal, 1000, 8, 4, 24, causal == 1, 8, 0, 1);
         attention_check(&p, 8, gradient_bound(&p));
         attention_problem_drop(&p);
     }
@@ -523,7 +547,9 @@ static void test_attention_reference(void) {
             *x = at;
             attention_solve(&p);
             double found = (value[0] - value[1]) / ((double)points[0] - points[1]);
-            CHECK(fabs(found - expected) < 1e-5, "reference gradient %d of input %d: %g, by differences %g", (int)i, which, expected, found); // h^2 = 1e-6
+            // h^2 = 1e-6.
+            CHECK(fabs(found - expected) < 1e-5,
+                  "reference gradient %d of input %d: %g, by differences %g", (int)i, which, expected, found);
         }
     }
     attention_problem_drop(&p);
@@ -533,7 +559,8 @@ static void test_attention_reference(void) {
 static void test_attention_merge_orders(int parts, bool from_nothing) {
     attention_problem p = attention_problem_make(19, 43, 4, 2, 8, false, 3, 1, 3);
     attention_block b = p.b;
-    attention_result r = {floats(sum_size(&p)), floats(lse_size(&p)), floats(lse_size(&p)), floats(sum_size(&p)), floats(kv_size(&p)), floats(kv_size(&p))};
+    attention_result r = {floats(sum_size(&p)), floats(lse_size(&p)), floats(lse_size(&p)), floats(sum_size(&p)),
+                          floats(kv_size(&p)), floats(kv_size(&p))};
     guarded_scratch forward = scratch_make(b, false), backward = scratch_make(b, true); // enough for every smaller block
     int orders = 1;
     for (int i = 2; i <= parts; i++) orders *= i;
@@ -556,7 +583,8 @@ static void test_attention_merge_orders(int parts, bool from_nothing) {
             int64_t from = 43 * visit[i] / parts, to = 43 * (visit[i] + 1) / parts;
             attention_block part = b;
             part.Tk = to - from;
-            op_attention_forward(r.out, r.lse, p.q, p.k + from * b.kv_stride, p.v + from * b.kv_stride, part, from_nothing || i > 0, forward.bytes);
+            op_attention_forward(r.out, r.lse, p.q, p.k + from * b.kv_stride, p.v + from * b.kv_stride, part,
+                                 from_nothing || i > 0, forward.bytes);
         }
         float *stored = out_as_stored(r.out, b);
         op_attention_delta(r.delta, stored, p.dout, b);
@@ -564,7 +592,8 @@ static void test_attention_merge_orders(int parts, bool from_nothing) {
             int64_t from = 43 * visit[i] / parts, to = 43 * (visit[i] + 1) / parts, at = from * b.kv_stride;
             attention_block part = b;
             part.Tk = to - from;
-            op_attention_backward(r.dq, r.dk + at, r.dv + at, p.q, p.k + at, p.v + at, stored, p.dout, r.lse, r.delta, part, i > 0, false, backward.bytes);
+            op_attention_backward(r.dq, r.dk + at, r.dv + at, p.q, p.k + at, p.v + at, stored, p.dout, r.lse, r.delta, part,
+                                  i > 0, false, backward.bytes);
         }
         drop(stored);
         char how[80];
@@ -601,7 +630,8 @@ static void test_attention_merge_extremes(void) {
         }
     guarded_scratch s = scratch_make(b, false);
     op_attention_forward(out, lse, p.q, p.k, p.v, b, true, s.bytes);
-    double e = strided_error(out, NULL, expected, b.Tq, b.Hq * HS, b.sum_stride), e_lse = strided_error(lse, NULL, lse_expected, b.Hq, b.Tq, b.lse_stride);
+    double e = strided_error(out, NULL, expected, b.Tq, b.Hq * HS, b.sum_stride);
+    double e_lse = strided_error(lse, NULL, lse_expected, b.Hq, b.Tq, b.lse_stride);
     CHECK(e < 4 * u, "merge of extremes: error %g", e);
     CHECK(e_lse < 4 * u, "merge of extremes: lse error %g", e_lse);
     scratch_drop(s), free(expected), free(lse_expected), drop(out), drop(lse);
@@ -641,7 +671,8 @@ static void test_attention_nothing_seen(void) {
             for (int64_t j = 0; j < b.Tk; j++) {
                 double score = 0;
                 for (int d = 0; d < b.HS; d++) score += (double)p.q[i * b.q_stride + h * b.HS + d] * p.k[j * b.kv_stride + d];
-                for (int d = 0; d < b.HS; d++) dv[j * b.HS + d] += exp(score * b.scale - p.lse[h * b.Tq + i]) * p.dout[i * b.q_stride + h * b.HS + d];
+                for (int d = 0; d < b.HS; d++)
+                    dv[j * b.HS + d] += exp(score * b.scale - p.lse[h * b.Tq + i]) * p.dout[i * b.q_stride + h * b.HS + d];
             }
         }
     }
@@ -666,8 +697,9 @@ static void test_attention_nan(void) {
     attention_problem_drop(&p);
 }
 
-// Packed documents: keys in two runs of positions, 100 ... and 5000 ..., and queries whose documents begin anywhere before, in and after them; both
-// passes against double precision. Then keys and values of one document are NaN: the other document's rows must not read its tiles.
+// Packed documents: keys in two runs of positions, 100 ... and 5000 ..., and queries whose documents begin anywhere before, in and
+// after them; both passes against double precision. Then keys and values of one document are NaN: the other document's rows must not
+// read its tiles.
 static void test_attention_documents(void) {
     static const int64_t sizes[][2] = {{1, 1}, {7, 9}, {70, 70}, {130, 300}, {300, 130}, {700, 700}, {600, 1100}};
     for (size_t size = 0; size < sizeof sizes / sizeof sizes[0]; size++)
@@ -682,9 +714,12 @@ static void test_attention_documents(void) {
                 p.b.documents.at[1] = 5000;
                 p.b.documents.split = split;
                 for (int64_t i = 0, begin = layout == 3 ? 100 : 0; i < Tq; i++) {
-                    bool boundary = layout == 0 ? i % 64 == 0 : layout == 1 ? test_random(3, (uint64_t)i) > 0.9 : layout == 2 ? true : layout == 4 ? i == Tq / 2 : false;
+                    bool boundary = layout == 0   ? i % 64 == 0
+                                    : layout == 1 ? test_random(3, (uint64_t)i) > 0.9
+                                                  : layout == 2 || (layout == 4 && i == Tq / 2);
                     int64_t at = (i + 1) * Tk / Tq; // causal: a document begins at its own row, as in a sequence
-                    if (boundary && at > 0) begin = causal == 1 ? key_position(p.b, min_i64(i, Tk - 1)) : key_position(p.b, at - 1) + (layout == 1 ? 1 : 0);
+                    if (boundary && at > 0)
+                        begin = causal == 1 ? key_position(p.b, min_i64(i, Tk - 1)) : key_position(p.b, at - 1) + (layout == 1 ? 1 : 0);
                     if (layout == 2 && causal == 0 && i > Tq / 2) begin = 100000; // nothing is seen
                     first[i] = begin;
                 }
@@ -709,10 +744,12 @@ static void test_attention_documents(void) {
         int64_t tiles = op_attention_tiles() - before;
         if (poisoned < 0) alone = tiles;
         for (int64_t i = T / 2; i < n; i++)
-            wrong += isnan(r.out[i * p.b.sum_stride]) || isnan(r.lse[i]) || isnan(r.dq[i * p.b.sum_stride]) || isnan(r.dk[i * p.b.kv_stride]);
+            wrong += isnan(r.out[i * p.b.sum_stride]) || isnan(r.lse[i]) || isnan(r.dq[i * p.b.sum_stride]) ||
+                     isnan(r.dk[i * p.b.kv_stride]);
         CHECK(wrong == 0, "NaN in another document's tiles: %lld of %d rows have it", (long long)wrong, T / 2);
         CHECK(isnan(r.out[0]) == (poisoned == 1), "out %g", r.out[0]);
-        CHECK(alone > 0 && tiles == (poisoned < 0 ? 1 : 2) * alone, "%lld tiles, one document alone %lld", (long long)tiles, (long long)alone);
+        CHECK(alone > 0 && tiles == (poisoned < 0 ? 1 : 2) * alone,
+              "%lld tiles, one document alone %lld", (long long)tiles, (long long)alone);
         attention_result_drop(&r);
         free(first);
         attention_problem_drop(&p);
@@ -737,7 +774,8 @@ static void test_attention_interface(void) {
     }
     b.Tq = b.Tk = 1 << 20;
     size_t kv_bytes = sizeof(float) * 2 * (size_t)b.Tk * 128;
-    CHECK(op_attention_scratch(b, false) < 2 * kv_bytes && op_attention_scratch(b, true) < 2 * kv_bytes, "scratch of 1M tokens is not O(T)");
+    CHECK(op_attention_scratch(b, false) < 2 * kv_bytes && op_attention_scratch(b, true) < 2 * kv_bytes,
+          "scratch of 1M tokens is not O(T)");
 
     int64_t calls = op_attention_calls();
     attention_problem p = attention_problem_make(3, 3, 1, 1, 4, true, 0, 0, 1);
@@ -764,11 +802,13 @@ static void test_swiglu(int64_t T, int64_t F, double scale) {
     float *again = floats(T * F);
     op_swiglu_backward(dgate_up, again, dact, gate_up, T, F);
     CHECK(same_bits(act, again, T * F), "swiglu backward T %lld F %lld: act is not the forward pass's", (long long)T, (long long)F);
-    double e = test_difference_double(act, expected, T * F), e_back = test_difference_double(dgate_up, gradient, T * 2 * F); // a handful of roundings, each below u
+    // A handful of roundings, each below u.
+    double e = test_difference_double(act, expected, T * F), e_back = test_difference_double(dgate_up, gradient, T * 2 * F);
     CHECK(e < 8 * u, "swiglu T %lld F %lld scale %g: error %g", (long long)T, (long long)F, scale, e);
     CHECK(e_back < 16 * u, "swiglu backward T %lld F %lld scale %g: error %g", (long long)T, (long long)F, scale, e_back);
     op_swiglu_backward(gate_up, dact, dact, gate_up, T, F);
-    CHECK(same_bits(gate_up, dgate_up, T * 2 * F) && same_bits(dact, act, T * F), "swiglu backward T %lld F %lld in place differs", (long long)T, (long long)F);
+    CHECK(same_bits(gate_up, dgate_up, T * 2 * F) && same_bits(dact, act, T * F),
+          "swiglu backward T %lld F %lld in place differs", (long long)T, (long long)F);
     free(expected), free(gradient), drop(gate_up), drop(dact), drop(act), drop(again), drop(dgate_up);
 }
 
@@ -801,8 +841,10 @@ static void test_cross_entropy(int64_t T, int64_t V, double scale, double confid
             largest = fmax(largest, fabs(g));
         }
     }
-    CHECK(worst <= 1e-6, "cross-entropy T %lld V %lld scale %g confidence %g: relative error of the loss %g", (long long)T, (long long)V, scale, confidence, worst);
-    CHECK(worst_gradient <= 16 * u * largest, "cross-entropy gradient T %lld V %lld scale %g: %g of %g", (long long)T, (long long)V, scale, worst_gradient, largest);
+    CHECK(worst <= 1e-6, "cross-entropy T %lld V %lld scale %g confidence %g: relative error of the loss %g", (long long)T, (long long)V,
+          scale, confidence, worst);
+    CHECK(worst_gradient <= 16 * u * largest, "cross-entropy gradient T %lld V %lld scale %g: %g of %g", (long long)T, (long long)V, scale,
+          worst_gradient, largest);
     free(labels), drop(logits), drop(losses), drop(losses_only), drop(untouched);
 }
 
@@ -823,15 +865,16 @@ static void test_numbers(int64_t n) {
     CHECK(wrong == 0, "cast, add of %lld numbers: %lld wrong", (long long)n, (long long)wrong);
     for (int64_t i = 0; i < n; i++) sum += x[i], squares += (double)x[i] * x[i], magnitude += fabs(x[i]);
     // Double sums in another order: they differ by 1e-16 n at worst.
-    CHECK(fabs(op_sum_float(x, n) - sum) <= 1e-12 * magnitude, "sum of %lld numbers: %g, expected %g", (long long)n, op_sum_float(x, n), sum);
+    CHECK(fabs(op_sum_float(x, n) - sum) <= 1e-12 * magnitude,
+          "sum of %lld numbers: %g, expected %g", (long long)n, op_sum_float(x, n), sum);
     double got_squares;
     op_sum_squares(&got_squares, x, n);
     CHECK(fabs(got_squares - squares) <= 1e-12 * squares, "sum of %lld squares: %g, expected %g", (long long)n, got_squares, squares);
     drop(x), drop(y), drop(z);
 }
 
-// Rows that lie further apart than they are wide, from an address that is no multiple of 16 bytes: the bits of op_cast_from_float, and nothing between rows.
-// And back.
+// Rows that lie further apart than they are wide, from an address that is no multiple of 16 bytes: the bits of op_cast_from_float, and
+// nothing between rows. And back.
 static void test_cast_rows(int64_t rows, int64_t width, int64_t gap) {
     int64_t stride = width + gap, n = rows * width, wrong = 0;
     float *x = randoms(n + 1, 1, 3), *flat = floats(n), *to = floats(rows * stride + 1);
@@ -842,10 +885,12 @@ static void test_cast_rows(int64_t rows, int64_t width, int64_t gap) {
         wrong += !same_bits(to + 1 + row * stride, flat + row * width, width);
         for (int64_t i = width; i < stride; i++) wrong += !isnan(to[1 + row * stride + i]);
     }
-    CHECK(wrong == 0, "cast of %lld rows of %lld, %lld apart: %lld wrong", (long long)rows, (long long)width, (long long)stride, (long long)wrong);
+    CHECK(wrong == 0, "cast of %lld rows of %lld, %lld apart: %lld wrong", (long long)rows, (long long)width,
+          (long long)stride, (long long)wrong);
     float *back = floats(n + 1);
     op_copy_rows(back, to + 1, stride, rows, width);
-    CHECK(same_bits(back, flat, n) && isnan(back[n]), "copy of %lld rows of %lld, %lld apart", (long long)rows, (long long)width, (long long)stride);
+    CHECK(same_bits(back, flat, n) && isnan(back[n]),
+          "copy of %lld rows of %lld, %lld apart", (long long)rows, (long long)width, (long long)stride);
     drop(x), drop(flat), drop(to), drop(back);
 }
 
@@ -870,7 +915,8 @@ static void test_bf16(void) {
         wrong += isnan(x[i]) ? !isnan(stored) : wire[i].bits != want;
         wrong_sums += isnan(x[i]) ? !isnan(sum[i]) : sum[i] != 1 + stored;
     }
-    CHECK(wrong == 0 && wrong_sums == 0, "bf16: %lld numbers are not rounded to nearest even, %lld sums wrong", (long long)wrong, (long long)wrong_sums);
+    CHECK(wrong == 0 && wrong_sums == 0,
+          "bf16: %lld numbers are not rounded to nearest even, %lld sums wrong", (long long)wrong, (long long)wrong_sums);
     device_free(wire);
     drop(x), drop(sum);
 }
@@ -889,7 +935,8 @@ static void test_init(void) {
         op_init_normal(other, k == 0 ? 1234 : 1235, k == 0 ? 6 : 5, 0, n, sigma);
         against = 0;
         for (int64_t i = 0; i < n; i++) against += (double)whole[i] * other[i] / sigma / sigma;
-        CHECK(fabs(against) < 5 * sqrt((double)n), "init: draws of different tensors or seeds correlate: %g", against); // 5 standard deviations
+        // 5 standard deviations.
+        CHECK(fabs(against) < 5 * sqrt((double)n), "init: draws of different tensors or seeds correlate: %g", against);
     }
     for (int64_t i = 0; i < n; i++) {
         double z = whole[i] / sigma;
@@ -898,7 +945,8 @@ static void test_init(void) {
     }
     // Mean 0, variance 1, skewness 0, kurtosis 3, each within 5 of its standard deviations (1, 2, 15, 96 over n).
     static const double wanted[5] = {0, 0, 1, 0, 3}, variances[5] = {0, 1, 2, 15, 96};
-    for (int k = 1; k <= 4; k++) CHECK(fabs(moments[k] - wanted[k]) < 5 * sqrt(variances[k] / (double)n), "init: moment %d is %g", k, moments[k]);
+    for (int k = 1; k <= 4; k++)
+        CHECK(fabs(moments[k] - wanted[k]) < 5 * sqrt(variances[k] / (double)n), "init: moment %d is %g", k, moments[k]);
     CHECK(fabs(neighbours) < 5 * sqrt((double)n), "init: neighbours correlate: %g", neighbours);
     op_init_normal(other, 1, 2, 3, 101, 0);
     int64_t wrong = 0;
@@ -927,14 +975,17 @@ static void test_adamw(int64_t n, bool with_master) {
         }
         op_adamw(param, master, m, v, grad, n, a);
     }
-    double e = test_difference_double(param, p_expected, n), e_m = test_difference_double(m, m_expected, n); // four steps of a few roundings
+    // Four steps of a few roundings.
+    double e = test_difference_double(param, p_expected, n), e_m = test_difference_double(m, m_expected, n);
     double e_v = test_difference_double(v, v_expected, n);
-    CHECK(e < 16 * u && e_m < 16 * u && e_v < 32 * u, "adamw n %lld: errors %g, m %g, v %g", (long long)n, e, e_m, e_v); // 1 - beta2 is 8 u / 0.05 off
+    // 1 - beta2 is 8 u / 0.05 off.
+    CHECK(e < 16 * u && e_m < 16 * u && e_v < 32 * u, "adamw n %lld: errors %g, m %g, v %g", (long long)n, e, e_m, e_v);
     CHECK(!with_master || same_bits(param, master, n), "adamw: param is not the master");
     free(p_expected), free(m_expected), free(v_expected), drop(param), drop(m), drop(v), drop(grad);
     if (with_master) drop(master);
 }
-// A decay far below the rounding of 1 - decay, as at the end of a cosine: its mean over many parameters, whose own roundings together are 0.2 % of it.
+// A decay far below the rounding of 1 - decay, as at the end of a cosine: its mean over many parameters, whose own roundings together are
+// 0.2 % of it.
 static void test_adamw_decay(void) {
     int64_t n = 50001;
     float *param = randoms(n, 1, 0.02), *before = copy_of(param, n), *m = floats(n), *v = floats(n), *grad = randoms(n, 2, 0.1);
@@ -944,7 +995,8 @@ static void test_adamw_decay(void) {
     for (int64_t i = 0; i < n; i++) v[i] *= v[i];
     op_adamw(param, NULL, m, v, grad, n, a);
     for (int64_t i = 0; i < n; i++) {
-        double old = before[i], step = (double)a.lr * (double)m[i] / (1 - (double)a.beta1) / (sqrt((double)v[i] / (1 - (double)a.beta2)) + (double)a.eps);
+        double old = before[i];
+        double step = (double)a.lr * (double)m[i] / (1 - (double)a.beta1) / (sqrt((double)v[i] / (1 - (double)a.beta2)) + (double)a.eps);
         decayed += old * (old - step - (double)param[i]);
         squares += old * old;
     }
@@ -995,7 +1047,7 @@ static void test_device(void) {
     CHECK(!device_start(2, 2, 0, &error) && error.text[0] != '\0', "device_start accepts local rank 2 of 2");
 }
 
-// Memory limits of control groups, version 1 and 2, of the process's group or one above it: read from a folder with files like the kernel's.
+// Memory limits of control groups, version 1 and 2, of the process's group or one above it, from files like the kernel's.
 static void test_machine_memory(void) {
     static const struct {
         const char *groups, *folder, *file, *limit;
@@ -1043,14 +1095,16 @@ static void run_all(float *results[THREADED], int64_t sizes[THREADED]) {
         p.b.q_stride = p.b.sum_stride = p.b.Hq * p.b.HS, p.b.kv_stride = p.b.Hkv * p.b.HS, p.b.lse_stride = p.b.Tq;
         p.b.scale = 0.3f;
         p.b.causal = s != 1;
-        p.q = randoms(q_size(&p), 1, 1), p.k = randoms(kv_size(&p), 2, 1), p.v = randoms(kv_size(&p), 3, 1), p.dout = randoms(q_size(&p), 4, 1);
+        p.q = randoms(q_size(&p), 1, 1), p.k = randoms(kv_size(&p), 2, 1);
+        p.v = randoms(kv_size(&p), 3, 1), p.dout = randoms(q_size(&p), 4, 1);
         attention_result r = attention_run(&p, true, false);
         KEEP(r.out, q_size(&p)), KEEP(r.dq, q_size(&p)), KEEP(r.dk, kv_size(&p)), KEEP(r.dv, kv_size(&p));
         attention_result_drop(&r);
         drop(p.q), drop(p.k), drop(p.v), drop(p.dout);
     }
     const int64_t T = 500, D = 300;
-    float *x = randoms(T * D, 1, 1), *w = randoms(D * D, 2, 1), *y = floats(T * D), *dw = randoms(D * D, 3, 1), *rstd = floats(T), *dweight = randoms(D, 4, 1);
+    float *x = randoms(T * D, 1, 1), *w = randoms(D * D, 2, 1), *y = floats(T * D), *dw = randoms(D * D, 3, 1), *rstd = floats(T);
+    float *dweight = randoms(D, 4, 1);
     op_rmsnorm_forward(y, rstd, x, w, T, D, 1e-5f), KEEP(y, T * D);
     float *scratch = floats((int64_t)op_rmsnorm_backward_scratch(T, D) / 4);
     op_rmsnorm_backward(y, dweight, x, y, w, rstd, T, D, true, scratch), KEEP(dweight, D);
@@ -1094,7 +1148,8 @@ static void test_threads(void) {
 
 // Linear layers: how the BLAS rounds depends on its number of threads, so the bits are the same from run to run only with the same number.
 static void test_linear_threads(void) {
-    static const int64_t sizes[5][3] = {{500, 300, 300}, {1000, 130, 131}, {130, 1000, 130}, {131, 130, 2100}, {50, 52, 1801}}; // T, in, out
+    // T, in, out.
+    static const int64_t sizes[5][3] = {{500, 300, 300}, {1000, 130, 131}, {130, 1000, 130}, {131, 130, 2100}, {50, 52, 1801}};
     for (int s = 0; s < 5; s++) {
         int64_t T = sizes[s][0], in = sizes[s][1], out = sizes[s][2], count[3] = {T * out, T * in, out * in};
         float *x = randoms(T * in, 1, 1), *w = randoms(out * in, 2, 1), *dy = randoms(T * out, 3, 1);
@@ -1108,8 +1163,12 @@ static void test_linear_threads(void) {
                 op_linear_backward_input(now[1], dy, w, T, in, out);
                 op_linear_backward_weight(now[2], dy, x, T, in, out, false);
                 for (int i = 0; i < 3; i++) {
-                    if (first[i] != NULL) CHECK(same_bits(first[i], now[i], count[i]), "product %d of shape %d differs from run to run on %d threads", i, s, threads);
-                    if (of_one[i] != NULL) CHECK(test_difference_double(now[i], of_one[i], count[i]) < 2e-6, "product %d of shape %d differs between 1 and %d threads", i, s, threads);
+                    if (first[i] != NULL)
+                        CHECK(same_bits(first[i], now[i], count[i]),
+                              "product %d of shape %d differs from run to run on %d threads", i, s, threads);
+                    if (of_one[i] != NULL)
+                        CHECK(test_difference_double(now[i], of_one[i], count[i]) < 2e-6,
+                              "product %d of shape %d differs between 1 and %d threads", i, s, threads);
                     if (of_one[i] == NULL) {
                         of_one[i] = HOST_NEW(double, count[i]);
                         for (int64_t e = 0; e < count[i]; e++) of_one[i][e] = (double)now[i][e];

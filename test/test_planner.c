@@ -59,7 +59,8 @@ static bool parse_with(const char *key, const char *line, error_text *error) {
 static void check_refused_file(const char *name, const char *says) {
     cluster c;
     error_text error = {"", 0};
-    CHECK(!cluster_load(&c, name, &error) && error.text[0] != '\0' && strstr(error.text, says) != NULL, "%s: '%s', not '%s'", name, error.text, says);
+    CHECK(!cluster_load(&c, name, &error) && error.text[0] != '\0' && strstr(error.text, says) != NULL,
+          "%s: '%s', not '%s'", name, error.text, says);
 }
 static void check_bad_clusters(void) {
     error_text error = {"", 0};
@@ -96,8 +97,8 @@ static void check_bad_clusters(void) {
               bad[i].line == NULL ? "(left out)" : bad[i].line, error.text, bad[i].says);
     }
     for (int i = 0; i < CLUSTER_FIGURES; i++) // every figure must be there
-        CHECK(!parse_with(cluster_figures[i].key, NULL, &error) && strstr(error.text, "is missing") != NULL, "%s: '%s'", cluster_figures[i].key,
-              error.text);
+        CHECK(!parse_with(cluster_figures[i].key, NULL, &error) && strstr(error.text, "is missing") != NULL,
+              "%s: '%s'", cluster_figures[i].key, error.text);
     check_refused_file("h1000", "a100-4nic, ");
     check_refused_file("clusters", ""); // a folder
     char path[] = "/tmp/test_planner_XXXXXX", lines[20000]; // lines: more than any cluster file has, all empty
@@ -118,13 +119,16 @@ static void check_bad_clusters(void) {
 // planner_nic_flows and planner_hp_outside over all ranks, where the planner counts over those after which their places repeat.
 static void check_period(const cluster *c, const grid_shape *g) {
     enum { MOST = 1024 };
-    int gpus = (int)c->gpus_per_node, nics = (int)c->nics_per_node, windows = g->cp / g->w, ranks = g->dp * g->hp * g->cp, flows[2] = {0, 0}, outside = 0;
+    int gpus = (int)c->gpus_per_node, nics = (int)c->nics_per_node, windows = g->cp / g->w, ranks = g->dp * g->hp * g->cp;
+    int flows[2] = {0, 0}, outside = 0;
     CHECK(ranks * nics <= MOST, "%d ranks", ranks);
     for (int outer = 0; outer < 2; outer++) {
         int sent[MOST] = {0}, received[MOST] = {0};
         for (int rank = 0; rank < ranks; rank++) {
             grid_place p = grid_place_of(g, rank);
-            int to = grid_rank(g, p.d, p.h, outer ? grid_context_index(g, (p.window + 1) % windows, p.pos) : grid_context_index(g, p.window, (p.pos + 1) % g->w)), there = 0;
+            int next = outer ? grid_context_index(g, (p.window + 1) % windows, p.pos)
+                             : grid_context_index(g, p.window, (p.pos + 1) % g->w);
+            int to = grid_rank(g, p.d, p.h, next), there = 0;
             for (int h = 0; h < g->hp; h++) there += grid_rank(g, p.d, h, p.c) / gpus != rank / gpus;
             if (there > outside) outside = there;
             if (to / gpus == rank / gpus) continue;
@@ -133,9 +137,10 @@ static void check_period(const cluster *c, const grid_shape *g) {
             if (in > flows[outer]) flows[outer] = in;
         }
     }
-    CHECK(planner_nic_flows(c, g, false) == flows[0] && planner_nic_flows(c, g, true) == flows[1] && planner_hp_outside(c, g) == (double)outside / g->hp,
-          "dp %d hp %d cp %d w %d on nodes of %d: flows %d and %d, not %d and %d; %d of a head-parallel group outside", g->dp, g->hp, g->cp, g->w, gpus,
-          planner_nic_flows(c, g, false), planner_nic_flows(c, g, true), flows[0], flows[1], outside);
+    CHECK(planner_nic_flows(c, g, false) == flows[0] && planner_nic_flows(c, g, true) == flows[1] &&
+          planner_hp_outside(c, g) == (double)outside / g->hp,
+          "dp %d hp %d cp %d w %d on nodes of %d: flows %d and %d, not %d and %d; %d of a head-parallel group outside", g->dp, g->hp, g->cp,
+          g->w, gpus, planner_nic_flows(c, g, false), planner_nic_flows(c, g, true), flows[0], flows[1], outside);
 }
 
 static void check_network(void) {
@@ -182,26 +187,34 @@ static void check_network(void) {
     CHECK(planner_overlap(2, 1, 0.25) == 2.25 && planner_overlap(1, 2, 0.25) == 2, "a transfer under compute");
     CHECK(planner_overlap(1, 2, 1) == 3, "a transfer that ranks copy themselves, under compute that is shorter");
     cluster cpus = load("cpu"); // 8 of 16 ranks on each node, with one NIC; a rank sends 8 of its 15 blocks through it
-    CHECK(fabs(planner_collective(&cpus, 16, 1, 15e6) * cpus.nic_rate * cpus.collective_efficiency / (8 * 8e6) - 1) < 1e-12, "a collective of CPUs over nodes");
-    CHECK(planner_hop(&cpus, 2e6, 0) == 50e-6 + 2e6 / 2e9 && planner_hop(&cpus, 2e6, 3) == 50e-6 + 3 * 2e6 / (1.25e9 * 0.8), "a hop takes its latency, too");
-    CHECK(planner_hop(&fat, 1e9, 1) == 1e9 / 45e9 && (fat.nic_rate = 1e12, planner_hop(&fat, 1e9, 1) == 1e9 / 150e9), "a hop is as slow as the slower of lane and NIC");
-    CHECK(planner_hop_both(&fat, 1e9, 1e9, 0) == 1e9 / 150e9 && (fat.nvlink_rate = 250e9, planner_hop_both(&fat, 1e9, 1e9, 0) == 2e9 / 250e9), "two lanes fill the links");
+    CHECK(fabs(planner_collective(&cpus, 16, 1, 15e6) * cpus.nic_rate * cpus.collective_efficiency / (8 * 8e6) - 1) < 1e-12,
+          "a collective of CPUs over nodes");
+    CHECK(planner_hop(&cpus, 2e6, 0) == 50e-6 + 2e6 / 2e9 && planner_hop(&cpus, 2e6, 3) == 50e-6 + 3 * 2e6 / (1.25e9 * 0.8),
+          "a hop takes its latency, too");
+    CHECK(planner_hop(&fat, 1e9, 1) == 1e9 / 45e9 && (fat.nic_rate = 1e12, planner_hop(&fat, 1e9, 1) == 1e9 / 150e9),
+          "a hop is as slow as the slower of lane and NIC");
+    CHECK(planner_hop_both(&fat, 1e9, 1e9, 0) == 1e9 / 150e9 &&
+          (fat.nvlink_rate = 250e9, planner_hop_both(&fat, 1e9, 1e9, 0) == 2e9 / 250e9), "two lanes fill the links");
     // Sequences of 6 ranks on nodes of 8: the first lies inside a node, the second on two nodes.
     grid_shape rings = planner_shape(&c, 4, 1, 6, 1, PLACEMENT_HEAD_FIRST), heads = planner_shape(&c, 4, 6, 1, 1, PLACEMENT_HEAD_FIRST);
-    CHECK(planner_nic_flows(&c, &rings, true) == 1 && fabs(planner_hp_outside(&c, &heads) - 4 / 6.0) < 1e-12, "the sequences after the first are not looked at");
-    static const int nodes[][2] = {{8, 4}, {8, 8}, {6, 2}, {5, 5}, {4, 1}}, degrees[][3] = {{1, 6, 2}, {2, 3, 1}, {4, 4, 2}, {1, 10, 5}, {3, 1, 1}, {6, 2, 1}, {1, 16, 4}, {2, 12, 3}};
+    CHECK(planner_nic_flows(&c, &rings, true) == 1 && fabs(planner_hp_outside(&c, &heads) - 4 / 6.0) < 1e-12,
+          "the sequences after the first are not looked at");
+    static const int nodes[][2] = {{8, 4}, {8, 8}, {6, 2}, {5, 5}, {4, 1}};
+    static const int degrees[][3] = {{1, 6, 2}, {2, 3, 1}, {4, 4, 2}, {1, 10, 5}, {3, 1, 1}, {6, 2, 1}, {1, 16, 4}, {2, 12, 3}};
     for (size_t n = 0; n < sizeof nodes / sizeof *nodes; n++)
         for (size_t i = 0; i < sizeof degrees / sizeof *degrees; i++)
             for (int k = 0; k < 6; k++) { // dp 1, 4 and 11
                 cluster some = c;
                 some.gpus_per_node = nodes[n][0];
                 some.nics_per_node = nodes[n][1];
-                grid_shape g = planner_shape(&some, k % 3 == 0 ? 1 : k % 3 == 1 ? 4 : 11, degrees[i][0], degrees[i][1], degrees[i][2], k < 3 ? PLACEMENT_HEAD_FIRST : PLACEMENT_CONTEXT_FIRST);
+                grid_shape g = planner_shape(&some, k % 3 == 0 ? 1 : k % 3 == 1 ? 4 : 11, degrees[i][0], degrees[i][1], degrees[i][2],
+                                             k < 3 ? PLACEMENT_HEAD_FIRST : PLACEMENT_CONTEXT_FIRST);
                 if (g.dp * g.hp * g.cp * nodes[n][1] <= 1024) check_period(&some, &g);
             }
     // All-gather of KV: of groups of 3, some lie on two nodes, and these send through NICs as a ring does.
     grid_shape astride = planner_shape(&c, 4, 1, 3, 1, PLACEMENT_HEAD_FIRST);
-    CHECK(planner_pass_gather(&c, &astride, 1, 1e9, 2e9).home == 2 * planner_hop(&c, 2e9, 1) && planner_hop(&c, 2e9, 1) > planner_hop(&c, 2e9, 0), "groups that straddle nodes");
+    CHECK(planner_pass_gather(&c, &astride, 1, 1e9, 2e9).home == 2 * planner_hop(&c, 2e9, 1) &&
+          planner_hop(&c, 2e9, 1) > planner_hop(&c, 2e9, 0), "groups that straddle nodes");
     // Windows of 16 ranks on nodes of 8, and transfers so slow that nothing hides them: inner hops share the NICs with outer ones.
     cluster slow = c;
     slow.nic_rate = 1e6;
@@ -209,23 +222,27 @@ static void check_network(void) {
     planner_query far = planner_query_make(config_preset("llama3-8b"), &slow, 1 << 17, 1, 64);
     grid_shape windows = planner_shape(&slow, 1, 1, 64, 16, PLACEMENT_CONTEXT_FIRST);
     planner_attention both = planner_attention_time(&far, &windows, false);
-    double hop = 2.0 * 8 * 128 * (1 << 17) / 64 * 2, inner = planner_hop(&slow, hop, 1), outer = planner_hop(&slow, hop, 2); // KV of a rank, bytes
-    CHECK(fabs((both.forward.inner + both.forward.outer + both.forward.compute) / (4 * 15 * inner + 3 * outer) - 1) < 0.01, "inner and outer hops on one NIC: %g s and %g, hops of %g and %g",
-          both.forward.inner, both.forward.outer, inner, outer);
+    // hop: KV of a rank, bytes.
+    double hop = 2.0 * 8 * 128 * (1 << 17) / 64 * 2, inner = planner_hop(&slow, hop, 1), outer = planner_hop(&slow, hop, 2);
+    CHECK(fabs((both.forward.inner + both.forward.outer + both.forward.compute) / (4 * 15 * inner + 3 * outer) - 1) < 0.01,
+          "inner and outer hops on one NIC: %g s and %g, hops of %g and %g", both.forward.inner, both.forward.outer, inner, outer);
     // SeqAlltoAll inside a node, where packing is estimated to take less than the links: a rank keeps its own quarter.
     cluster packs = load("a100-4nic");
     packs.alltoall_pack = 0;
     grid_shape quarters = planner_shape(&packs, 1, 4, 2, 1, PLACEMENT_HEAD_FIRST);
-    CHECK(fabs((planner_alltoall(&packs, &quarters, 1e9) - packs.alltoall_latency) / (0.75e9 / (packs.nvlink_rate * packs.collective_efficiency)) - 1) < 1e-9, "SeqAlltoAll inside a node");
+    CHECK(fabs((planner_alltoall(&packs, &quarters, 1e9) - packs.alltoall_latency) /
+               (0.75e9 / (packs.nvlink_rate * packs.collective_efficiency)) - 1) < 1e-9, "SeqAlltoAll inside a node");
     // --mlp-tile: gate_up is recomputed, once in every layer.
     model_config tiled = *config_preset("llama3-8b");
     planner_query tile = planner_query_make(&tiled, &c, 1 << 17, 8, 8);
     double kept = planner_linear_flop(&tile, 0), all_again = planner_linear_flop(&tile, 1);
     tile.gate_up_again = true;
-    CHECK(planner_linear_flop(&tile, 0) == kept + tiled.L * flops_gate_up_per_token(&tiled) && planner_linear_flop(&tile, 1) == all_again, "--mlp-tile recomputes gate_up");
+    CHECK(planner_linear_flop(&tile, 0) == kept + tiled.L * flops_gate_up_per_token(&tiled) && planner_linear_flop(&tile, 1) == all_again,
+          "--mlp-tile recomputes gate_up");
     // All-gather of KV, context-first: a CP group of 8 is a node.
     grid_shape inside = planner_shape(&c, 1, 8, 8, 1, PLACEMENT_CONTEXT_FIRST);
-    CHECK(fabs(planner_pass_gather(&c, &inside, 0, 1e9, 2e9).outer / (7 * 3e9 / (300e9 * c.collective_efficiency)) - 1) < 1e-12, "an all-gather inside a node");
+    CHECK(fabs(planner_pass_gather(&c, &inside, 0, 1e9, 2e9).outer / (7 * 3e9 / (300e9 * c.collective_efficiency)) - 1) < 1e-12,
+          "an all-gather inside a node");
 }
 
 // Fewer ranks on a machine have a larger share of it each. What lies between machines, and what is relative to the peak, stays.
@@ -242,7 +259,8 @@ static void check_share(void) {
         double factor = strcmp(f->key, "ranks_sharing") == 0 ? 0.25 : 1;
         for (int k = 0; k < 6; k++) factor = strcmp(f->key, rates[k]) == 0 ? 4 : factor;
         for (int k = 0; k < 5; k++) factor = strcmp(f->key, times[k]) == 0 ? 0.25 : factor;
-        CHECK(*cluster_value(&two, f) == factor * *cluster_value(&all, f), "%s of 2 ranks on a machine of 8: %g, of 8 %g", f->key, *cluster_value(&two, f), *cluster_value(&all, f));
+        CHECK(*cluster_value(&two, f) == factor * *cluster_value(&all, f),
+              "%s of 2 ranks on a machine of 8: %g, of 8 %g", f->key, *cluster_value(&two, f), *cluster_value(&all, f));
     }
 }
 
@@ -255,19 +273,21 @@ static void check_kept(void) {
         for (int way = 0; way < 6; way++) {
             int kind = way % 3;
             bool tiled = way >= 3; // --mlp-tile: gate_up is not kept
-            activation_sizes n = {T * m.D, T * m.H * m.HS, T * m.H, T * 2 * (hp > m.Hkv ? hp : m.Hkv) * m.HS, tiled ? 0 : T * 2 * m.F, hp == 1};
+            activation_sizes n = {T * m.D, T * m.H * m.HS, T * m.H, T * 2 * (hp > m.Hkv ? hp : m.Hkv) * m.HS,
+                                  tiled ? 0 : T * 2 * m.F, hp == 1};
             arena a;
             memset(&a, 0, sizeof a);
             a.element_bytes = 2;
             checkpoint_take(&a, n, (recompute_kind)kind);
-            CHECK(planner_kept_bytes(&m, &c, hp, (recompute_kind)kind, T, tiled) == (double)a.used, "hp %d, kind %d: %g bytes are kept, predicted %g", hp, kind, (double)a.used,
+            CHECK(planner_kept_bytes(&m, &c, hp, (recompute_kind)kind, T, tiled) == (double)a.used,
+                  "hp %d, kind %d: %g bytes are kept, predicted %g", hp, kind, (double)a.used,
                   planner_kept_bytes(&m, &c, hp, (recompute_kind)kind, T, tiled));
         }
 }
 
-// Bytes that each further row of a long sequence takes on a GPU, Llama-3-8B with full recompute and all activations on the host, by hand. Two slots of
-// x_in, dx, dout (where x_mid is, too), q, kv, out before SeqAlltoAll, lse, and what is at work at the worst moment: nothing of xn, qkv and the MLP, and of
-// what attention sums and sends around a ring only one slice of heads.
+// Bytes that each further row of a long sequence takes on a GPU, Llama-3-8B with full recompute and all activations on the host, by hand.
+// Two slots of x_in, dx, dout (where x_mid is, too), q, kv, out before SeqAlltoAll, lse, and what is at work at the worst moment: nothing
+// of xn, qkv and the MLP, and of what attention sums and sends around a ring only one slice of heads.
 static void check_bytes_of_a_row(const model_config *c) {
     enum { X = 2, D = 4096, H = 32, HS = 128, HEAD = HS * X, SUM = HS * 4, KV = 16 * HEAD, LSE = 4 * H, DATA = 2 * 4 + HS * 4 + 4 };
     const int64_t kept = 2 * D * X + 2 * D * X + H * HEAD + KV + H * HEAD + LSE + DATA;
@@ -276,10 +296,12 @@ static void check_bytes_of_a_row(const model_config *c) {
         int64_t at_work;
     } cases[] = {
         {1, 1, 1, SUM + 2 * HEAD + 2 * SUM + LSE},                             // a slice of one head: its sum, K and V, dK and dV; delta
-        {1, 8, 8, 4 * SUM + 2 * HEAD + 2 * 2 * HEAD + 3 * 2 * SUM + LSE},      // of one group: K and V in use and arriving; dK and dV computed, leaving and arriving
+        // Of one group: K and V in use and arriving; dK and dV computed, leaving and arriving.
+        {1, 8, 8, 4 * SUM + 2 * HEAD + 2 * 2 * HEAD + 3 * 2 * SUM + LSE},
         {1, 8, 1, 4 * SUM + 2 * HEAD + 2 * 2 * HEAD + 3 * 2 * SUM + LSE},      // the same by an outer ring alone
         {8, 1, 1, H * HEAD + H * HEAD},                                        // out, and dout on its way
-        {8, 4, 2, H * HEAD + 8 * (4 * SUM + 2 * 2 * HEAD + 5 * 2 * SUM) + LSE}, // out; of one group, which is all heads of a rank: sums; two rings
+        // Out; of one group, which is all heads of a rank: sums; two rings.
+        {8, 4, 2, H * HEAD + 8 * (4 * SUM + 2 * 2 * HEAD + 5 * 2 * SUM) + LSE},
     };
     recompute_kind kinds[64];
     for (int l = 0; l < c->L; l++) kinds[l] = RECOMPUTE_FULL;
@@ -305,7 +327,8 @@ static void check_bytes_of_a_row(const model_config *c) {
             model_count(&device, &host, c, &g, &setup);
             bytes[longer] = device.peak;
         }
-        double row = (double)(bytes[1] - bytes[0]) / (1 << 20), want = (double)(kept + cases[i].at_work); // not quite: tiles are of equal size, which depends on their number
+        // Not quite: tiles are of equal size, which depends on their number.
+        double row = (double)(bytes[1] - bytes[0]) / (1 << 20), want = (double)(kept + cases[i].at_work);
         CHECK(fabs(row - want) < 8, "hp %d cp %d w %d: %.1f bytes a row, %.1f by hand", cases[i].hp, cases[i].cp, cases[i].w, row, want);
     }
 }
@@ -335,24 +358,27 @@ static void check_mfu(void) {
             right_2 += right;
             if (!right)
                 printf("    table 2 hp %d cp %d %s%s %lldK: TGS %.1f gives MFU %.4f, printed %.3f\n", p->hp, p->cp, p->gqa ? "GQA" : "MHA",
-                       p->loongtrain ? "" : " (another system)", (long long)p->S / 1024, p->tgs, mfu_loongtrain(p->tgs, (double)p->S), p->mfu);
+                       p->loongtrain ? "" : " (another system)", (long long)p->S / 1024, p->tgs,
+                       mfu_loongtrain(p->tgs, (double)p->S), p->mfu);
         }
         for (int j = 0; p->table == 3 && j < tables.count; j++) {
             const paper_cell *t = &tables.cells[j];
-            if (t->table != 6 || t->gqa != p->gqa || t->hp != p->hp || t->cp != p->cp || t->placement != p->placement || t->selective != p->selective ||
-                t->S != p->S)
+            if (t->table != 6 || t->gqa != p->gqa || t->hp != p->hp || t->cp != p->cp || t->placement != p->placement ||
+                t->selective != p->selective || t->S != p->S)
                 continue;
             table_3++;
             right_3 += mfu_agrees(t->tgs, (double)t->S, p->mfu);
         }
     }
-    printf("MFU formula: %d of %d cells of table 3 from table 6, %d of %d of table 2 (the others above)\n", right_3, table_3, right_2, table_2);
+    printf("MFU formula: %d of %d cells of table 3 from table 6, %d of %d of table 2 (the others above)\n",
+           right_3, table_3, right_2, table_2);
     CHECK(right_3 == 192 && table_3 == 192, "%d of %d cells of table 3", right_3, table_3);
     CHECK(right_2 == 55 && table_2 == 62, "%d of %d cells of table 2", right_2, table_2);
     for (int gqa = 0; gqa < 2; gqa++) { // our own count is the same for MHA; for GQA it counts the smaller projections
         model_config m = paper_model(gqa == 1);
         double ours = flops_model_per_token(&m, 131072) / 312e12, paper = mfu_loongtrain(1, 131072);
-        CHECK(gqa == 1 ? ours < paper && ours > 0.9 * paper : fabs(ours / paper - 1) < 1e-12, "model FLOP: ours %g, LoongTrain's %g", ours, paper);
+        CHECK(gqa == 1 ? ours < paper && ours > 0.9 * paper : fabs(ours / paper - 1) < 1e-12,
+              "model FLOP: ours %g, LoongTrain's %g", ours, paper);
     }
 }
 
@@ -430,28 +456,30 @@ static void check_tables(const char *cluster_name, bool fitted) {
         if (paper_cell_counts(&tables.cells[i])) predicted[i] = paper_predict(&tables.cells[i], &c);
     accuracy a[7];
     choice_quality q[7];
-    printf("%s: predicted against measured times%s; choice in columns with both placements\n", cluster_name, fitted ? ", held-out cells" : ", all cells");
+    printf("%s: predicted against measured times%s; choice in columns with both placements\n", cluster_name,
+           fitted ? ", held-out cells" : ", all cells");
     for (int table = 2; table <= 6; table++) {
         if (table == 3) continue; // the runs of table 6
         a[table] = table_accuracy(table, fitted);
         q[table] = table_choice(table);
-        printf("    table %d: %3d cells MAPE %4.2f %% worst %4.1f %% bias %+5.2f %% | %2d columns: same best %2d, best in top 3 %2d, regret mean %.2f %% max "
-               "%.2f %%, pairs in order %d of %d (%.1f %%)\n",
-               table, a[table].n, 100 * a[table].mape, 100 * a[table].worst, 100 * a[table].bias, q[table].columns, q[table].same, q[table].top_3,
-               100 * q[table].regret_mean, 100 * q[table].regret_max, q[table].in_order, q[table].pairs, 100.0 * q[table].in_order / q[table].pairs);
+        printf("    table %d: %3d cells MAPE %4.2f %% worst %4.1f %% bias %+5.2f %% | %2d columns: "
+               "same best %2d, best in top 3 %2d, regret mean %.2f %% max %.2f %%, pairs in order %d of %d (%.1f %%)\n", table, a[table].n,
+               100 * a[table].mape, 100 * a[table].worst, 100 * a[table].bias, q[table].columns, q[table].same, q[table].top_3,
+               100 * q[table].regret_mean, 100 * q[table].regret_max, q[table].in_order, q[table].pairs,
+               100.0 * q[table].in_order / q[table].pairs);
     }
     if (!fitted) {
         CHECK(a[6].n == 176 && a[6].mape <= 0.04, "%s table 6: MAPE %g over %d", cluster_name, a[6].mape, a[6].n);
-        CHECK(q[6].columns == 16 && q[6].regret_mean <= 0.005 && q[6].regret_max <= 0.03, "%s table 6: regret %g, %g", cluster_name, q[6].regret_mean,
-              q[6].regret_max);
+        CHECK(q[6].columns == 16 && q[6].regret_mean <= 0.005 && q[6].regret_max <= 0.03,
+              "%s table 6: regret %g, %g", cluster_name, q[6].regret_mean, q[6].regret_max);
         return;
     }
     CHECK(a[4].n == 64 && a[4].mape <= 0.03 && a[4].worst <= 0.10, "table 4: MAPE %g worst %g over %d", a[4].mape, a[4].worst, a[4].n);
     CHECK(a[5].n == 32 && a[5].mape <= 0.035, "table 5: MAPE %g over %d", a[5].mape, a[5].n);
     CHECK(a[6].n == 152 && a[6].mape <= 0.03 && a[6].worst <= 0.15, "table 6: MAPE %g worst %g over %d", a[6].mape, a[6].worst, a[6].n);
     CHECK(a[2].n == 48 && a[2].mape <= 0.035, "table 2: MAPE %g over %d", a[2].mape, a[2].n);
-    CHECK(q[6].columns == 16 && q[6].top_3 == 16 && q[6].regret_mean <= 0.005 && q[6].regret_max <= 0.02, "table 6: top 3 %d, regret %g, %g", q[6].top_3,
-          q[6].regret_mean, q[6].regret_max);
+    CHECK(q[6].columns == 16 && q[6].top_3 == 16 && q[6].regret_mean <= 0.005 && q[6].regret_max <= 0.02,
+          "table 6: top 3 %d, regret %g, %g", q[6].top_3, q[6].regret_mean, q[6].regret_max);
     CHECK(q[4].columns == 8 && q[4].regret_max <= 0.015, "table 4: regret %g", q[4].regret_max);
     CHECK(q[2].columns == 8 && q[2].regret_max <= 0.005, "table 2: regret %g", q[2].regret_max);
     CHECK(q[5].columns == 16 && q[5].regret_max <= 0.015, "table 5, choice of w: regret %g", q[5].regret_max);
@@ -481,7 +509,8 @@ static void check_fit(void) {
         if (c.kinds[way / 2] != FIGURE_MEASURED) continue;
         moved = c;
         *cluster_value(&moved, f) *= way % 2 == 0 ? 1.002 : 0.998;
-        CHECK(fit_cost(&moved) > fit_cost(&c), "%s: %g fits better (dev/fit_planner.py --write fits all figures anew)", f->key, *cluster_value(&moved, f));
+        CHECK(fit_cost(&moved) > fit_cost(&c), "%s: %g fits better (dev/fit_planner.py --write fits all figures anew)", f->key,
+              *cluster_value(&moved, f));
     }
 }
 
@@ -498,19 +527,21 @@ static planner_attention long_ring(const cluster *c, planner_schedule schedule, 
     return planner_attention_time(&q, &shape, false);
 }
 static void print_long_ring(const char *what, const planner_attention *a) {
-    printf("    %-34s %6.1f ms = compute %.1f + %.1f, launch %.1f, exposed: inner %.1f + %.1f, outer %.1f + %.1f (forward + backward)\n", what,
-           1e3 * paper_attention_seconds(a), 1e3 * a->forward.compute, 1e3 * a->backward.compute, 1e3 * a->launch, 1e3 * a->forward.inner,
-           1e3 * a->backward.inner, 1e3 * a->forward.outer, 1e3 * a->backward.outer);
+    printf("    %-34s %6.1f ms = compute %.1f + %.1f, launch %.1f, exposed: inner %.1f + %.1f, outer %.1f + %.1f (forward + backward)\n",
+           what, 1e3 * paper_attention_seconds(a), 1e3 * a->forward.compute, 1e3 * a->backward.compute, 1e3 * a->launch,
+           1e3 * a->forward.inner, 1e3 * a->backward.inner, 1e3 * a->forward.outer, 1e3 * a->backward.outer);
 }
 static void check_our_schedule(void) {
     const char *const clusters[] = {"a100-4nic-datasheet", "a100-4nic"};
     double late[2];
     for (int i = 0; i < 2; i++) {
         cluster c = load(clusters[i]);
-        planner_attention theirs = long_ring(&c, SCHEDULE_LOONGTRAIN, 2), ours = long_ring(&c, SCHEDULE_LATE_DKV, 2), wide = long_ring(&c, SCHEDULE_LATE_DKV, 4);
+        planner_attention theirs = long_ring(&c, SCHEDULE_LOONGTRAIN, 2), ours = long_ring(&c, SCHEDULE_LATE_DKV, 2);
+        planner_attention wide = long_ring(&c, SCHEDULE_LATE_DKV, 4);
         printf("%s, MHA cp 64 w 4 128K (measured by LoongTrain 140.6 ms):\n", clusters[i]);
         print_long_ring("LoongTrain's schedule, bf16 dKV", &theirs);
-        planner_attention waits = ours; // our schedule with LoongTrain's backward: a window's KV and dKV share the NIC, and one ring step hides them
+        // Our schedule with LoongTrain's backward: a window's KV and dKV share the NIC, and one ring step hides them.
+        planner_attention waits = ours;
         waits.backward = theirs.backward;
         print_long_ring("ours, waiting for dKV as they do", &waits);
         print_long_ring("ours, --dkv-wire bf16", &ours);
@@ -523,17 +554,19 @@ static void check_our_schedule(void) {
         CHECK(paper_attention_seconds(&wide) >= paper_attention_seconds(&ours) + 0.010, "half of the bytes save %g s",
               paper_attention_seconds(&wide) - paper_attention_seconds(&ours));
         late[i] = paper_attention_seconds(&ours);
-        printf("    outer transfers behind whole windows save %.1f ms, of them KV (forward) %.1f, KV and dKV (backward) %.1f; inner rings cost %+.1f\n",
+        printf("    outer transfers behind whole windows save %.1f ms, of them KV (forward) %.1f, KV and dKV (backward) %.1f; "
+               "inner rings cost %+.1f\n",
                1e3 * (theirs.forward.outer + theirs.backward.outer - ours.forward.outer - ours.backward.outer),
                1e3 * (theirs.forward.outer - ours.forward.outer), 1e3 * (theirs.backward.outer - ours.backward.outer),
                1e3 * (ours.forward.inner + ours.backward.inner - theirs.forward.inner - theirs.backward.inner));
-        CHECK(theirs.forward.compute == ours.forward.compute && theirs.backward.compute == ours.backward.compute, "the schedule changes compute");
+        CHECK(theirs.forward.compute == ours.forward.compute && theirs.backward.compute == ours.backward.compute,
+              "the schedule changes compute");
         CHECK(ours.backward.outer <= 0.25 * theirs.backward.outer, "late dKV hides too little: %g of %g s exposed", ours.backward.outer,
               theirs.backward.outer);
         CHECK(paper_attention_seconds(&theirs) - paper_attention_seconds(&ours) >= 0.035, "our schedule saves %g s",
               paper_attention_seconds(&theirs) - paper_attention_seconds(&ours));
     }
-    // With kernels and launches counted. The fitted constants are those of LoongTrain's kernels, which take 76.7 ms without any communication.
+    // With kernels and launches counted. The fitted constants are those of LoongTrain's kernels: 76.7 ms without communication.
     CHECK(late[0] <= 0.085, "our schedule, data sheet: %g s", late[0]);
     CHECK(late[1] <= 0.100, "our schedule, constants of LoongTrain's kernels: %g s", late[1]);
 
@@ -550,9 +583,11 @@ static void check_our_schedule(void) {
     r.kv_outer = r.dkv_outer = 50;
     r.both_outer = 100;
     CHECK(fabs(planner_ring_late(&r) - (50 + 14 * 100 + 50 + 50 + 1)) < 1e-9, "ours, all network: %g", planner_ring_late(&r));
-    CHECK(fabs(planner_ring_loongtrain(&r) - (16 * 3 * 2 + 15 * 100 + 1)) < 1e-9, "LoongTrain, all network: %g", planner_ring_loongtrain(&r));
+    CHECK(fabs(planner_ring_loongtrain(&r) - (16 * 3 * 2 + 15 * 100 + 1)) < 1e-9,
+          "LoongTrain, all network: %g", planner_ring_loongtrain(&r));
     r.inner_on_nic = true; // the four inner hops of a window share the NIC with its outer hop
-    CHECK(fabs(planner_ring_late(&r) - (16 * 4 + 50 + 14 * 100 + 50 + 50 + 1)) < 1e-9, "ours, inner and outer hops on one NIC: %g", planner_ring_late(&r));
+    CHECK(fabs(planner_ring_late(&r) - (16 * 4 + 50 + 14 * 100 + 50 + 50 + 1)) < 1e-9,
+          "ours, inner and outer hops on one NIC: %g", planner_ring_late(&r));
     r.w = r.windows = 1;
     CHECK(planner_ring_late(&r) == 1 && planner_ring_loongtrain(&r) == 1, "a ring of one communicates");
 }
@@ -560,18 +595,19 @@ static void check_our_schedule(void) {
 // ---- memory of other systems ----
 
 // Peak bytes of a rank in systems that keep the logits of all local tokens at once, as torchtitan and Megatron-CP do (ours tiles them, and
-// counts its own buffers: run_memory.h). Parameters in bf16 in `sp` shards, gradients of `grad_bytes` each in sg shards, 12 bytes of Adam in so
-// shards; a checkpoint per layer, more with Selective Checkpoint++; and the logits, or one layer's activations if those are larger.
+// counts its own buffers: run_memory.h). Parameters in bf16 in `sp` shards, gradients of `grad_bytes` each in sg shards, 12 bytes of Adam
+// in so shards; a checkpoint per layer, more with Selective Checkpoint++; and the logits, or one layer's activations if those are larger.
 //     N (2/sp + grad/sg + 12/so) + 2 L D T [+ L (2 H HS + 4 H) T] + max(T V logit_bytes, a layer)
 static double untiled_bytes(const model_config *m, double T, int sp, int sg, int so, double grad_bytes, bool selective,
                             double logit_bytes) {
-    double N = (double)config_parameters(m), width = (double)m->H * m->HS, layer = 2 * (2.0 * m->D + 2 * width + 2.0 * m->Hkv * m->HS + 2.0 * m->F);
+    double N = (double)config_parameters(m), width = (double)m->H * m->HS;
+    double layer = 2 * (2.0 * m->D + 2 * width + 2.0 * m->Hkv * m->HS + 2.0 * m->F);
     double kept = 2.0 * m->L * m->D * T + (selective ? m->L * (2 * width + 4.0 * m->H) * T : 0);
     return N * (2.0 / sp + grad_bytes / sg + 12.0 / so) + kept + T * fmax(m->V * logit_bytes, layer);
 }
 
-// torchtitan shards all states over all ranks; 15.2 bytes per logit are fitted (float logits and their gradient). LoongTrain's cells all ran in 80 GB;
-// Megatron-CP's 1M on 32 GPUs did not. Both are consistency checks only, because the 10 and 14 bytes per logit are our choice.
+// torchtitan shards all states over all ranks; 15.2 bytes per logit are fitted (float logits and their gradient). LoongTrain's cells
+// all ran in 80 GB; Megatron-CP's 1M on 32 GPUs did not. Both are consistency checks only, as 10 and 14 bytes per logit are our choice.
 static void check_published_memory(const model_config *llama3_8b) {
     char line[256], *f[8];
     int cells = 0;
@@ -580,7 +616,8 @@ static void check_published_memory(const model_config *llama3_8b) {
     while (file != NULL && fgets(line, sizeof line, file) != NULL) {
         if (paper_split(line, f, 8) != 6) continue;
         int n = paper_count(f[2]);
-        double S = paper_number(f[1]), gib = untiled_bytes(llama3_8b, S / n, n, n, n, 2, false, 15.2) / 1073741824.0, error = gib / paper_number(f[3]) - 1;
+        double S = paper_number(f[1]), gib = untiled_bytes(llama3_8b, S / n, n, n, n, 2, false, 15.2) / 1073741824.0;
+        double error = gib / paper_number(f[3]) - 1;
         printf("    torchtitan %-9s %4.0fK on %2d: %.1f GiB, measured %s (%+.1f %%)\n", f[0], S / 1024, n, gib, f[3], 100 * error);
         CHECK(fabs(error) <= 0.08, "torchtitan %s %s: %g GiB, measured %s", f[0], f[1], gib, f[3]);
         cells++;
@@ -595,7 +632,8 @@ static void check_published_memory(const model_config *llama3_8b) {
         int ranks = paper_cell_ranks(p);
         double bytes = untiled_bytes(&m, (double)p->S / ranks, 1, 1, ranks, 2, p->selective, 10);
         largest = fmax(largest, bytes);
-        CHECK(bytes <= 80e9, "table %d hp %d cp %d %lldK ran in 80 GB, predicted %g", p->table, p->hp, p->cp, (long long)p->S / 1024, bytes);
+        CHECK(bytes <= 80e9, "table %d hp %d cp %d %lldK ran in 80 GB, predicted %g", p->table, p->hp, p->cp,
+              (long long)p->S / 1024, bytes);
     }
     model_config m = paper_model(false);
     printf("    LoongTrain's largest cell: %.1f GB; Megatron-CP-like, MHA on 32 GPUs (float gradients, 14 bytes a logit):", 1e-9 * largest);
@@ -631,8 +669,11 @@ static bool fits_rule(void *context, planner_choice *p) {
     cluster c;
     memset(&c, 0, sizeof c);
     c.element_bytes = 2;
-    double kept = planner_kept_sum(r->m, &c, p, r->m->L, T, false) - planner_kept_sum(r->m, &c, p, checkpoint_offloaded(p->offload, r->m->L), T, false);
-    p->memory = N * ((p->offload_states < OFFLOAD_PARAMETERS ? 2.0 / p->zp : 0) + (p->offload_states < OFFLOAD_GRADIENTS ? 4.0 / p->zg : 0) + (p->offload_states < OFFLOAD_OPTIMIZER ? 12.0 / p->zo : 0)) + kept + planner_kept_bytes(r->m, &c, p->shape.hp, RECOMPUTE_NONE, T, false);
+    double kept = planner_kept_sum(r->m, &c, p, r->m->L, T, false) -
+                  planner_kept_sum(r->m, &c, p, checkpoint_offloaded(p->offload, r->m->L), T, false);
+    double states = (p->offload_states < OFFLOAD_PARAMETERS ? 2.0 / p->zp : 0) + (p->offload_states < OFFLOAD_GRADIENTS ? 4.0 / p->zg : 0) +
+                    (p->offload_states < OFFLOAD_OPTIMIZER ? 12.0 / p->zo : 0);
+    p->memory = N * states + kept + planner_kept_bytes(r->m, &c, p->shape.hp, RECOMPUTE_NONE, T, false);
     return p->memory <= r->limit;
 }
 
@@ -648,9 +689,11 @@ static model_config preset(const char *name) {
     return *config_preset(name);
 }
 
-// From how many tokens on a packed document is cut over the ring: two chunks a rank of 1024 tokens, or more with fewer than 16 query heads a rank; on CPUs of 64.
+// From how many tokens on a packed document is cut over the ring: two chunks a rank of 1024 tokens (CPUs: 64), or more with fewer than 16
+// query heads a rank.
 static void check_long_documents(void) {
-    static const int of[][4] = {{1, 2, 4096, 256}, {2, 2, 4096, 256}, {4, 2, 8192, 256}, {8, 4, 32768, 512}, {32, 2, 65536, 256}}; // hp of 32 heads, cp, tokens: GPUs, CPUs
+    // hp of 32 heads, cp, tokens: GPUs, CPUs.
+    static const int of[][4] = {{1, 2, 4096, 256}, {2, 2, 4096, 256}, {4, 2, 8192, 256}, {8, 4, 32768, 512}, {32, 2, 65536, 256}};
     cluster machines[2] = {load("h100"), load("cpu")};
     model_config llama = preset("llama3-8b");
     for (size_t i = 0; i < 2 * sizeof of / sizeof of[0]; i++) {
@@ -660,9 +703,11 @@ static void check_long_documents(void) {
         o.cp = of[i / 2][1];
         o.document_end = 1;
         int64_t tokens = run_shard(&o, &llama, 1 << 20, 0, 0, &machines[i % 2]).long_document;
-        CHECK(tokens == of[i / 2][2 + i % 2], "hp %lld cp %lld, %s: long from %lld tokens on", (long long)o.hp, (long long)o.cp, machines[i % 2].name, (long long)tokens);
+        CHECK(tokens == of[i / 2][2 + i % 2], "hp %lld cp %lld, %s: long from %lld tokens on", (long long)o.hp, (long long)o.cp,
+              machines[i % 2].name, (long long)tokens);
     }
-    CHECK(device_long_document(1, 16, true) == 2048 && device_long_document(1, 15, true) == 2184 && device_long_document(3, 17, true) == 6144, "16, 15 and 17 heads");
+    CHECK(device_long_document(1, 16, true) == 2048 && device_long_document(1, 15, true) == 2184 &&
+          device_long_document(3, 17, true) == 6144, "16, 15 and 17 heads");
 }
 
 static double parts_sum(const planner_choice *p) {
@@ -680,26 +725,29 @@ static void check_choices(const planner_query *q, const planner_choice *best, in
     for (int i = 0; i < n; i++) {
         const planner_choice *p = &best[i];
         const grid_shape *s = &p->shape;
-        CHECK(s->dp * s->hp * s->cp == q->ranks && s->cp % s->w == 0 && q->model->H % s->hp == 0 && q->global_batch % (s->dp * q->batch) == 0 && p->zg % p->zp == 0 &&
-                  p->zo % p->zg == 0 && q->ranks % p->zo == 0,
+        CHECK(s->dp * s->hp * s->cp == q->ranks && s->cp % s->w == 0 && q->model->H % s->hp == 0 &&
+              q->global_batch % (s->dp * q->batch) == 0 && p->zg % p->zp == 0 && p->zo % p->zg == 0 && q->ranks % p->zo == 0,
               "illegal choice: dp %d hp %d cp %d w %d ZeRO %d %d %d", s->dp, s->hp, s->cp, s->w, p->zp, p->zg, p->zo);
         CHECK(p->seconds > 0 && fabs(parts_sum(p) / p->seconds - 1) < 1e-12, "parts sum to %g of %g s", parts_sum(p), p->seconds);
-        CHECK(fabs(p->tgs * p->seconds * q->ranks / ((double)q->S * (double)q->global_batch) - 1) < 1e-12, "TGS %g in %g s", p->tgs, p->seconds);
+        CHECK(fabs(p->tgs * p->seconds * q->ranks / ((double)q->S * (double)q->global_batch) - 1) < 1e-12,
+              "TGS %g in %g s", p->tgs, p->seconds);
         CHECK(p->mfu > 0 && p->mfu <= p->hfu && p->hfu <= 1, "MFU %g HFU %g", p->mfu, p->hfu);
         if (i > 0) CHECK(planner_cost(&best[i - 1]) <= planner_cost(p), "choices are not sorted");
     }
 }
 
 static void print_plan(const planner_query *q, const planner_choice *best, int n, double seconds) {
-    printf("%s, %lldK tokens x %lld, %d %s: planned in %.2f s\n", q->model->name, (long long)q->S / 1024, (long long)q->global_batch, q->ranks,
-           q->machines->name, seconds);
+    printf("%s, %lldK tokens x %lld, %d %s: planned in %.2f s\n", q->model->name, (long long)q->S / 1024, (long long)q->global_batch,
+           q->ranks, q->machines->name, seconds);
     for (int i = 0; i < n && i < 3; i++) {
         char why[256];
         planner_reason(&best[i], why, sizeof why);
-        printf("    dp %d hp %d cp %d w %d %s%s ZeRO %d/%d/%d recompute %d%s: %.2f s, TGS %.0f, MFU %.1f %%, HFU %.1f %%, %.0f GB (+%.1f %%%s): %s\n",
+        printf("    dp %d hp %d cp %d w %d %s%s ZeRO %d/%d/%d recompute %d%s: "
+               "%.2f s, TGS %.0f, MFU %.1f %%, HFU %.1f %%, %.0f GB (+%.1f %%%s): %s\n",
                best[i].shape.dp, best[i].shape.hp, best[i].shape.cp, best[i].shape.w, placement_name(best[i].shape.placement),
-               best[i].cp_allgather ? " allgather" : "", best[i].zp, best[i].zg, best[i].zo, best[i].recompute, best[i].offload > 0 ? " offload" : "", best[i].seconds,
-               best[i].tgs, 100 * best[i].mfu, 100 * best[i].hfu, 1e-9 * best[i].memory, 100 * (best[i].seconds / best[0].seconds - 1),
+               best[i].cp_allgather ? " allgather" : "", best[i].zp, best[i].zg, best[i].zo, best[i].recompute,
+               best[i].offload > 0 ? " offload" : "", best[i].seconds, best[i].tgs, 100 * best[i].mfu, 100 * best[i].hfu,
+               1e-9 * best[i].memory, 100 * (best[i].seconds / best[0].seconds - 1),
                i > 0 && best[i].seconds <= (1 + PLANNER_TIE) * best[0].seconds ? ", a tie" : "", why);
     }
 }
@@ -710,8 +758,8 @@ static double share_of_ends(const model_config *m, int layers) {
     return (table + layers * (N - (m->tied ? 1 : 2) * table) / m->L) / N;
 }
 
-// No other ZeRO degrees of a choice are faster by more than a thousandth. Those that are no slower save at most a tenth of a GPU's memory, or do not
-// fit: a choice shards whatever can be sharded at no cost.
+// No other ZeRO degrees of a choice are faster by more than a thousandth. Those that are no slower save at most a tenth of a GPU's memory,
+// or do not fit: a choice shards whatever can be sharded at no cost.
 static void check_degrees(const planner_query *q, const planner_choice *best) {
     const int degrees[3] = {1, (int)q->machines->gpus_per_node, q->ranks};
     planner_attention a = planner_attention_time(q, &best->shape, best->cp_allgather);
@@ -723,43 +771,48 @@ static void check_degrees(const planner_query *q, const planner_choice *best) {
         if (p.zg % p.zp != 0 || p.zo % p.zg != 0) continue;
         planner_step_time(q, &a, &p);
         if (!q->fits(q->context, &p)) continue;
-        CHECK(best->seconds <= 1.0010001 * p.seconds, "ZeRO %d %d %d takes %g s, %d %d %d %g", p.zp, p.zg, p.zo, p.seconds, best->zp, best->zg, best->zo, best->seconds);
+        CHECK(best->seconds <= 1.0010001 * p.seconds,
+              "ZeRO %d %d %d takes %g s, %d %d %d %g", p.zp, p.zg, p.zo, p.seconds, best->zp, best->zg, best->zo, best->seconds);
         if (p.seconds > best->seconds) continue;
-        CHECK(p.memory > best->memory - 0.1 * q->machines->memory, "ZeRO %d %d %d is no slower and needs %g bytes, %d %d %d %g", p.zp, p.zg, p.zo, p.memory, best->zp, best->zg,
-              best->zo, best->memory);
+        CHECK(p.memory > best->memory - 0.1 * q->machines->memory, "ZeRO %d %d %d is no slower and needs %g bytes, %d %d %d %g", p.zp, p.zg,
+              p.zo, p.memory, best->zp, best->zg, best->zo, best->memory);
     }
 }
-// What the planner hides: the all-gather of updated parameters behind the first forward pass, but for those of the embedding and the first layer;
-// SeqAlltoAll that selective recompute repeats behind matrix products; the first hop of dKV home behind wo's gradient. All of it where that compute is
-// long enough; nothing on CPUs, which copy data themselves.
+// What the planner hides: the all-gather of updated parameters behind the first forward pass, but for those of the embedding and the first
+// layer; SeqAlltoAll that selective recompute repeats behind matrix products; the first hop of dKV home behind wo's gradient. All of it
+// where that compute is long enough; nothing on CPUs, which copy data themselves.
 static void check_hidden(const planner_query *ask) {
     planner_query q = *ask;
     planner_choice p = {.shape = planner_shape(q.machines, 1, 8, q.ranks / 8, 1, PLACEMENT_HEAD_FIRST), .zp = 1, .zg = 1, .zo = q.ranks};
-    double update[2], whole = planner_collective(q.machines, p.zo, 1, q.machines->element_bytes * (double)config_parameters(q.model) * (1 - 1.0 / p.zo));
+    double update[2], bytes = q.machines->element_bytes * (double)config_parameters(q.model);
+    double whole = planner_collective(q.machines, p.zo, 1, bytes * (1 - 1.0 / p.zo));
     for (int i = 0; i < 2; i++) {
         q.S = q.attended = i == 0 ? 1024 : 1048576;
         time_step(&q, &p);
         update[i] = p.update;
     }
     double first = share_of_ends(q.model, 1) * whole, hidden = q.machines->overlap_cost * (whole - first) + first;
-    CHECK(update[0] > 0.5 * whole && update[0] <= whole && fabs(update[1] / hidden - 1) < 1e-9, "update %g of %g s exposed at 1K, %g at 1M", update[0], whole, update[1]);
+    CHECK(update[0] > 0.5 * whole && update[0] <= whole && fabs(update[1] / hidden - 1) < 1e-9,
+          "update %g of %g s exposed at 1K, %g at 1M", update[0], whole, update[1]);
     double exchanged[3];
     for (int kind = 0; kind < 3; kind++) {
         p.recompute = (recompute_kind)kind;
         time_step(&q, &p);
         exchanged[kind] = p.alltoall;
     }
-    CHECK(fabs(exchanged[RECOMPUTE_FULL] / exchanged[RECOMPUTE_NONE] - 1.5) < 1e-9 && exchanged[RECOMPUTE_SELECTIVE] > exchanged[RECOMPUTE_NONE] &&
-              exchanged[RECOMPUTE_SELECTIVE] < 1.1 * exchanged[RECOMPUTE_NONE],
+    CHECK(fabs(exchanged[RECOMPUTE_FULL] / exchanged[RECOMPUTE_NONE] - 1.5) < 1e-9 &&
+          exchanged[RECOMPUTE_SELECTIVE] > exchanged[RECOMPUTE_NONE] && exchanged[RECOMPUTE_SELECTIVE] < 1.1 * exchanged[RECOMPUTE_NONE],
           "SeqAlltoAll exposed: %g s, selective %g, full %g", exchanged[0], exchanged[1], exchanged[2]);
     planner_query theirs = q;
     theirs.schedule = SCHEDULE_LOONGTRAIN;
     p.recompute = RECOMPUTE_SELECTIVE;
     time_step(&theirs, &p);
-    CHECK(fabs(p.alltoall / exchanged[RECOMPUTE_NONE] - 1.5) < 1e-9, "LoongTrain's schedule hides what selective recompute exchanges again: %g s", p.alltoall);
+    CHECK(fabs(p.alltoall / exchanged[RECOMPUTE_NONE] - 1.5) < 1e-9,
+          "LoongTrain's schedule hides what selective recompute exchanges again: %g s", p.alltoall);
     CHECK(p.gather == 0 && p.reduce == 0 && p.offloading == 0 && p.optimizer == 0, "LoongTrain's schedule has parts of ours");
     p.recompute = RECOMPUTE_NONE;
-    for (int way = 0; way < 6; way++) { // outer ring, inner ring, all-gather; and again with two sequences at a time, of which the last is hidden
+    // Outer ring, inner ring, all-gather; and again with two sequences at a time, of which the last is hidden.
+    for (int way = 0; way < 6; way++) {
         cluster c = *q.machines;
         q.batch = 1 + way / 3;
         q.machines = &c;
@@ -769,8 +822,10 @@ static void check_hidden(const planner_query *ask) {
             c.linear_efficiency = i == 0 ? 1e-6 : ask->machines->linear_efficiency;
             c.overlap_cost = i == 2;
             planner_attention a = time_step(&q, &p);
-            double operations = (double)(q.model->L * q.global_batch), home = operations * a.backward.home, exposed = p.ring_inner + p.ring_outer;
-            double all = operations * (a.forward.inner + a.forward.outer + a.backward.inner + a.backward.outer), least = i == 2 ? all : all - home / (double)q.batch;
+            double operations = (double)(q.model->L * q.global_batch), home = operations * a.backward.home;
+            double exposed = p.ring_inner + p.ring_outer;
+            double all = operations * (a.forward.inner + a.forward.outer + a.backward.inner + a.backward.outer);
+            double least = i == 2 ? all : all - home / (double)q.batch;
             CHECK(home > 0 && exposed > least - 1e-9 * all && exposed < (i == 1 ? 0.99 * all : least + 1e-9 * all),
                   "way %d, case %d: %g of %g s exposed; %g of them home", way, i, exposed, all, home);
         }
@@ -778,9 +833,9 @@ static void check_hidden(const planner_query *ask) {
     }
 }
 
-// ZeRO's transfers where passes are long enough to hide all that they can: a step still waits for the parameters of the embedding and the first layer (the
-// update of a second one, where a gather follows), and for the gradients of the embedding and one layer, of two layers where stages follow. The same with
-// one micro-step and four.
+// ZeRO's transfers where passes are long enough to hide all that they can: a step still waits for the parameters of the embedding and the
+// first layer (the update of a second one, where a gather follows), and for the gradients of the embedding and one layer, of two layers
+// where stages follow. The same with one micro-step and four.
 static void check_ends(const model_config *m, const cluster *machines) {
     cluster c = *machines;
     c.overlap_cost = 0;
@@ -796,9 +851,11 @@ static void check_ends(const model_config *m, const cluster *machines) {
             double gather = sharded ? one * planner_collective(&c, 8, 1, 2 * N * 7 / 8) : 0;
             double reduce = one * planner_collective(&c, 16, 1, 4 * N * 15 / 16) + two * planner_collective(&c, 2, 16, 4 * N / 16 / 2) +
                             two * planner_collective(&c, 2, 32, 2 * 4 * N / 32 / 2);
-            double update = sharded ? two * planner_collective(&c, 4, 8, 2 * N / 8 * 3 / 4) : one * planner_collective(&c, 32, 1, 2 * N * 31 / 32);
+            double update = sharded ? two * planner_collective(&c, 4, 8, 2 * N / 8 * 3 / 4)
+                                    : one * planner_collective(&c, 32, 1, 2 * N * 31 / 32);
             CHECK(fabs(p.gather - gather) < 1e-9 && fabs(p.reduce / reduce - 1) < 1e-9 && fabs(p.update / update - 1) < 1e-9,
-                  "%d sequences, zp %d: exposed %g, %g, %g s; by hand %g, %g, %g", batch, p.zp, p.gather, p.reduce, p.update, gather, reduce, update);
+                  "%d sequences, zp %d: exposed %g, %g, %g s; by hand %g, %g, %g", batch, p.zp, p.gather, p.reduce, p.update,
+                  gather, reduce, update);
         }
     }
 }
@@ -817,12 +874,14 @@ static void check_step(void) {
         q.moment_bytes = way < 24 ? 4 : 2;
         recompute_kind kinds[32];
         for (int l = 0; l < 32; l++) kinds[l] = (recompute_kind)kind;
-        planner_choice p = {.shape = planner_shape(&c, 2, 8, 4, 1, PLACEMENT_HEAD_FIRST), .zp = 8, .zg = 16, .zo = 32, .recompute = (recompute_kind)kind,
-                            .offload = offloaded / 32.0, .offload_states = (zero_offload)states};
+        planner_choice p = {.shape = planner_shape(&c, 2, 8, 4, 1, PLACEMENT_HEAD_FIRST), .zp = 8, .zg = 16, .zo = 32,
+                            .recompute = (recompute_kind)kind, .offload = offloaded / 32.0, .offload_states = (zero_offload)states};
         planner_attention a = time_step(&q, &p);
         int full = kind == RECOMPUTE_FULL, again = kind != RECOMPUTE_NONE;
-        double N = (double)config_parameters(&m), T = 131072 / 32, operations = 4 * 2 * 32, flop = flops_hardware_per_token(&m, q.S, kinds, true);
-        double activations = 2 * (offloaded - checkpoint_slots(p.recompute)) * planner_kept_bytes(&m, &c, 8, p.recompute, T, false); // bytes of a pass
+        double N = (double)config_parameters(&m), T = 131072 / 32, operations = 4 * 2 * 32;
+        double flop = flops_hardware_per_token(&m, q.S, kinds, true);
+        // activations, parameters: bytes of a pass.
+        double activations = 2 * (offloaded - checkpoint_slots(p.recompute)) * planner_kept_bytes(&m, &c, 8, p.recompute, T, false);
         double parameters = states == OFFLOAD_PARAMETERS ? 2 * N / 8 : 0;
         const double updates[] = {0, 24, 28, 30}, narrow[] = {0, 16, 20, 22}; // bytes of a parameter; with moments in bf16
         double update = N / 32 * (way < 24 ? updates : narrow)[states], first = share_of_ends(&m, 3); // the share that is updated at once
@@ -834,48 +893,59 @@ static void check_step(void) {
             {"attention", p.attention, operations * ((1 + full) * a.kernel_f + a.kernel_b)},
             {"linear", p.linear, 4 * (2 * T * linear_flop / (c.linear_efficiency * c.peak) + N * 3 / c.hbm_rate)},
             {"alltoall", p.alltoall, operations * (2 + again) * a.alltoall},
-            {"ring", p.ring_inner + p.ring_outer, operations * ((1 + full) * (a.forward.inner + a.forward.outer) + a.backward.inner + a.backward.outer)},
+            {"ring", p.ring_inner + p.ring_outer,
+             operations * ((1 + full) * (a.forward.inner + a.forward.outer) + a.backward.inner + a.backward.outer)},
             {"gather", p.gather, 4 * 2 * planner_collective(&c, 8, 1, 2 * N * 7 / 8)},
-            {"reduce", p.reduce, 4 * planner_collective(&c, 16, 1, 4 * N * 15 / 16) + planner_collective(&c, 2, 16, 4 * N / 16 / 2) + planner_collective(&c, 2, 32, 2 * 4 * N / 32 / 2)},
+            {"reduce", p.reduce,
+             4 * planner_collective(&c, 16, 1, 4 * N * 15 / 16) + planner_collective(&c, 2, 16, 4 * N / 16 / 2) +
+                 planner_collective(&c, 2, 32, 2 * 4 * N / 32 / 2)},
             {"update", p.update, planner_collective(&c, 4, 8, 2 * N / 8 * 3 / 4)},
             {"optimizer", p.optimizer, N / 32 * (way < 24 ? 7 * 4 + 2 : 3 * 4 + 5 * 2) / (c.hbm_rate * c.optimizer_efficiency)},
-            {"offload", p.offloading, (4 * (2 * (activations + parameters) + (states >= OFFLOAD_GRADIENTS ? 7.0 / 4 * 4 * N / 16 : 0)) + update) / c.host_link_rate -
-                                          (states > OFFLOAD_NONE ? first * p.optimizer : 0)},
+            {"offload", p.offloading,
+             (4 * (2 * (activations + parameters) + (states >= OFFLOAD_GRADIENTS ? 7.0 / 4 * 4 * N / 16 : 0)) + update) / c.host_link_rate -
+                 (states > OFFLOAD_NONE ? first * p.optimizer : 0)},
             {"HFU", p.hfu, p.tgs * flop / c.peak},
             {"MFU", p.mfu, p.tgs * flops_model_per_token(&m, q.S) / c.peak},
         };
         for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
-            CHECK(fabs(parts[i].seconds / parts[i].expected - 1) < 1e-9, "kind %d, %s: %g, by hand %g", kind, parts[i].name, parts[i].seconds, parts[i].expected);
+            CHECK(fabs(parts[i].seconds / parts[i].expected - 1) < 1e-9,
+                  "kind %d, %s: %g, by hand %g", kind, parts[i].name, parts[i].seconds, parts[i].expected);
     }
     m.tied = false;
     // Parameters in float, which need no master weights: both moments come and go, or with --moments bf16 half of them.
     for (q.moment_bytes = 4, c.element_bytes = 4; q.moment_bytes >= 2; q.moment_bytes -= 2) {
-        planner_choice p = {.shape = planner_shape(&c, 2, 8, 4, 1, PLACEMENT_HEAD_FIRST), .zp = 8, .zg = 16, .zo = 32, .offload_states = OFFLOAD_OPTIMIZER};
+        planner_choice p = {.shape = planner_shape(&c, 2, 8, 4, 1, PLACEMENT_HEAD_FIRST), .zp = 8, .zg = 16, .zo = 32,
+                            .offload_states = OFFLOAD_OPTIMIZER};
         time_step(&q, &p);
         double expected = (double)config_parameters(&m) / 32 * 4 * q.moment_bytes / c.host_link_rate - share_of_ends(&m, 3) * p.optimizer;
-        CHECK(fabs(p.offloading / expected - 1) < 1e-9, "float parameters, moments of %g bytes: offload takes %g, by hand %g", q.moment_bytes, p.offloading, expected);
+        CHECK(fabs(p.offloading / expected - 1) < 1e-9,
+              "float parameters, moments of %g bytes: offload takes %g, by hand %g", q.moment_bytes, p.offloading, expected);
     }
     q.moment_bytes = 4;
     c.element_bytes = 2;
     check_ends(&m, &c);
     // Selective recompute repeats SeqAlltoAll: matrix products hide that of a micro-step's last sequence, here one of two.
     c.overlap_cost = 0;
-    planner_choice p = {.shape = planner_shape(&c, 2, 8, 4, 1, PLACEMENT_HEAD_FIRST), .zp = 64, .zg = 64, .zo = 64, .recompute = RECOMPUTE_SELECTIVE};
+    planner_choice p = {.shape = planner_shape(&c, 2, 8, 4, 1, PLACEMENT_HEAD_FIRST), .zp = 64, .zg = 64, .zo = 64,
+                        .recompute = RECOMPUTE_SELECTIVE};
     planner_attention a = time_step(&q, &p);
     CHECK(fabs(p.alltoall / (4 * 2 * 32 * 2.5 * a.alltoall) - 1) < 1e-9, "two sequences, selective: %g s of SeqAlltoAll", p.alltoall);
-    a.alltoall = 10; // so long that the backward pass's products, two thirds of all, hide only their own time of it, for one sequence of two
+    // So long that the backward pass's products, two thirds of all, hide only their own time of it, for one sequence of two.
+    a.alltoall = 10;
     planner_step_time(&q, &a, &p);
-    CHECK(fabs((4 * 2 * 32 * 3 * a.alltoall - p.alltoall) / (p.linear * 2 / 3 / 2) - 1) < 1e-9, "a long SeqAlltoAll: %g s, products of %g", p.alltoall, p.linear);
+    CHECK(fabs((4 * 2 * 32 * 3 * a.alltoall - p.alltoall) / (p.linear * 2 / 3 / 2) - 1) < 1e-9,
+          "a long SeqAlltoAll: %g s, products of %g", p.alltoall, p.linear);
 }
 
 // A step on one rank whose optimizer states are on the host.
 static planner_choice step_with_host_states(const planner_query *q) {
-    planner_choice p = {.shape = planner_shape(q->machines, 1, 1, 1, 1, PLACEMENT_HEAD_FIRST), .zp = 1, .zg = 1, .zo = 1, .recompute = RECOMPUTE_FULL,
-                        .offload_states = OFFLOAD_OPTIMIZER};
+    planner_choice p = {.shape = planner_shape(q->machines, 1, 1, 1, 1, PLACEMENT_HEAD_FIRST), .zp = 1, .zg = 1, .zo = 1,
+                        .recompute = RECOMPUTE_FULL, .offload_states = OFFLOAD_OPTIMIZER};
     time_step(q, &p);
     return p;
 }
-// The update of states on the host: the forward pass of a long sequence hides all but the embedding's and two layers', that of a short one nearly nothing.
+// The update of states on the host: the forward pass of a long sequence hides all but the embedding's and two layers', that of a short one
+// nearly nothing.
 static void check_hidden_update(void) {
     model_config m = preset("llama3-8b");
     cluster c = load("h100"), fast = c;
@@ -883,9 +953,11 @@ static void check_hidden_update(void) {
     for (int way = 0; way < 2; way++) {
         planner_query q = planner_query_make(&m, &c, way == 0 ? 512 << 10 : 1024, 1, 1);
         planner_choice p = step_with_host_states(&q);
-        double N = (double)config_parameters(&m), table = 128256.0 * 4096, first = (table + 2 * (N - 2 * table) / 32) / N, exposed = p.offloading + first * p.optimizer;
+        double N = (double)config_parameters(&m), table = 128256.0 * 4096, first = (table + 2 * (N - 2 * table) / 32) / N;
+        double exposed = p.offloading + first * p.optimizer;
         double share = exposed / (N * 24 / c.host_link_rate);
-        CHECK(way == 0 ? share > first && share < first + 0.1 : share > 0.95 && share < 1.05, "way %d: %.3f of the update is exposed, %.3f of it is the first units'", way, share, first);
+        CHECK(way == 0 ? share > first && share < first + 0.1 : share > 0.95 && share < 1.05,
+              "way %d: %.3f of the update is exposed, %.3f of it is the first units'", way, share, first);
         q.machines = &fast;
         p = step_with_host_states(&q);
         CHECK(p.offloading >= 0 && p.offloading < 1e-6, "way %d: %g s of copies that take none", way, p.offloading);
@@ -894,7 +966,8 @@ static void check_hidden_update(void) {
     planner_query q = planner_query_make(&m, &c, 512 << 10, 1, 1);
     planner_choice p = step_with_host_states(&q);
     double N = (double)config_parameters(&m), first = 1 - 128256.0 * 4096 / N; // all but the output matrix
-    CHECK(fabs(p.offloading / (first * (N * 24 / c.host_link_rate - p.optimizer)) - 1) < 0.1, "one layer: %g s exposed of %g", p.offloading, N * 24 / c.host_link_rate);
+    CHECK(fabs(p.offloading / (first * (N * 24 / c.host_link_rate - p.optimizer)) - 1) < 0.1,
+          "one layer: %g s exposed of %g", p.offloading, N * 24 / c.host_link_rate);
 }
 
 // Offloaded layers share as many slots as those need that keep most: here the last 8 of 32 layers keep all, the others are selective.
@@ -906,19 +979,24 @@ static void check_mixed_slots(void) {
     for (int offloaded = 16; offloaded <= 32; offloaded += 8) {
         recompute_kind kinds[32];
         for (int l = 0; l < 32; l++) kinds[l] = l < 24 ? RECOMPUTE_SELECTIVE : RECOMPUTE_NONE;
-        planner_choice p = {.shape = planner_shape(&c, 2, 8, 4, 1, PLACEMENT_HEAD_FIRST), .zp = 64, .zg = 64, .zo = 64, .recompute = RECOMPUTE_SELECTIVE,
-                            .less = 8, .offload = offloaded / 32.0};
+        planner_choice p = {.shape = planner_shape(&c, 2, 8, 4, 1, PLACEMENT_HEAD_FIRST), .zp = 64, .zg = 64, .zo = 64,
+                            .recompute = RECOMPUTE_SELECTIVE, .less = 8, .offload = offloaded / 32.0};
         time_step(&q, &p);
-        double kept = planner_kept_sum(&m, &c, &p, offloaded, 4096, false), expected = 8 * 2 * kept * checkpoint_leaving(kinds, offloaded) / offloaded / c.host_link_rate;
+        double kept = planner_kept_sum(&m, &c, &p, offloaded, 4096, false);
+        double expected = 8 * 2 * kept * checkpoint_leaving(kinds, offloaded) / offloaded / c.host_link_rate;
         CHECK(fabs(p.offloading / expected - 1) < 1e-9, "%d layers of two kinds: %g s, by hand %g", offloaded, p.offloading, expected);
     }
 }
 
-// Where recompute, offload and sharding cost no time, because all of it is hidden by transfers: nothing is recomputed or offloaded to save memory that is not
-// needed, but states are sharded.
+// Where recompute, offload and sharding cost no time, because all of it is hidden by transfers: nothing is recomputed or offloaded to save
+// memory that is not needed, but states are sharded.
 static bool fits_different(void *context, planner_choice *p) {
     int what = *(int *)context; // what saves half of the memory
-    bool saves = what == 0 ? p->recompute > RECOMPUTE_NONE : what == 1 ? p->less > 0 : what == 2 ? p->offload > 0 : what == 3 ? p->offload_states > OFFLOAD_NONE : p->zo > 1;
+    bool saves = what == 0   ? p->recompute > RECOMPUTE_NONE
+                 : what == 1 ? p->less > 0
+                 : what == 2 ? p->offload > 0
+                 : what == 3 ? p->offload_states > OFFLOAD_NONE
+                             : p->zo > 1;
     p->memory = saves ? 35e9 : 70e9;
     return what != 1 || p->recompute > RECOMPUTE_NONE; // there is nothing less than none
 }
@@ -934,8 +1012,10 @@ static void check_alike(void) {
         planner_choice p = {.shape = planner_shape(&c, 64, 1, 1, 1, PLACEMENT_HEAD_FIRST)};
         q.context = &what;
         CHECK(planner_best_of_grid(&q, &p), "nothing fits");
-        CHECK(p.recompute == (what == 1 ? RECOMPUTE_SELECTIVE : RECOMPUTE_NONE) && p.less == 0 && p.offload == 0 && p.offload_states == OFFLOAD_NONE && (what < 4 || p.memory == 35e9),
-              "case %d: recompute %d, less %d, offload %g, states %d, ZeRO %d %d %d", what, (int)p.recompute, p.less, p.offload, (int)p.offload_states, p.zp, p.zg, p.zo);
+        CHECK(p.recompute == (what == 1 ? RECOMPUTE_SELECTIVE : RECOMPUTE_NONE) && p.less == 0 && p.offload == 0 &&
+              p.offload_states == OFFLOAD_NONE && (what < 4 || p.memory == 35e9),
+              "case %d: recompute %d, less %d, offload %g, states %d, ZeRO %d %d %d", what, (int)p.recompute, p.less, p.offload,
+              (int)p.offload_states, p.zp, p.zg, p.zo);
     }
 }
 
@@ -961,8 +1041,10 @@ static void check_mix(void) {
             seconds[i] = p[i].seconds;
             flop[i] = p[i].hfu / p[i].tgs;
         }
-        CHECK(fabs(seconds[1] / (0.75 * seconds[0] + 0.25 * seconds[2]) - 1) < 1e-12 && seconds[0] > 1.01 * seconds[2], "kind %d: %g s, with 8 layers less %g, all less %g", kind, seconds[0], seconds[1], seconds[2]);
-        CHECK(fabs(kept[1] / (0.75 * kept[0] + 0.25 * kept[2]) - 1) < 1e-12, "kind %d: %g bytes are kept, with 8 layers less %g, all less %g", kind, kept[0], kept[1], kept[2]);
+        CHECK(fabs(seconds[1] / (0.75 * seconds[0] + 0.25 * seconds[2]) - 1) < 1e-12 && seconds[0] > 1.01 * seconds[2],
+              "kind %d: %g s, with 8 layers less %g, all less %g", kind, seconds[0], seconds[1], seconds[2]);
+        CHECK(fabs(kept[1] / (0.75 * kept[0] + 0.25 * kept[2]) - 1) < 1e-12,
+              "kind %d: %g bytes are kept, with 8 layers less %g, all less %g", kind, kept[0], kept[1], kept[2]);
         CHECK(fabs(flop[1] / (0.75 * flop[0] + 0.25 * flop[2]) - 1) < 1e-12, "kind %d: FLOP", kind);
     }
 }
@@ -978,7 +1060,8 @@ static void check_hidden_by_compute(void) {
             c.nvlink_rate = c.nic_rate = 1e6;
             c.attention_launch = 0.01 * i;
             planner_query q = planner_query_make(&m, &c, 131072, 64, 64);
-            planner_choice p = {.shape = planner_shape(&c, 64, 1, 1, 1, PLACEMENT_HEAD_FIRST), .zp = 64, .zg = 64, .zo = 64, .recompute = (recompute_kind)kind};
+            planner_choice p = {.shape = planner_shape(&c, 64, 1, 1, 1, PLACEMENT_HEAD_FIRST), .zp = 64, .zg = 64, .zo = 64,
+                                .recompute = (recompute_kind)kind};
             time_step(&q, &p);
             seconds[i] = p.seconds;
         }
@@ -986,7 +1069,8 @@ static void check_hidden_by_compute(void) {
     }
 }
 
-// 1M rows a rank with 32 heads are 8 slices of a group: each is launched in every ring step, and the gradient of wo hides the last hop home of the last alone.
+// 1M rows a rank with 32 heads are 8 slices of a group: each is launched in every ring step, and the gradient of wo hides the last hop home
+// of the last alone.
 static void check_runs(void) {
     model_config m = preset("llama3-8b");
     cluster c = load("h100");
@@ -1005,7 +1089,8 @@ static void check_runs(void) {
 
 // What is faster makes no step slower: time in which a step waits for one link hides what others carry.
 static void check_faster(void) {
-    static const char *const rates[] = {"peak", "hbm_rate", "linear_efficiency", "attention_backward_efficiency", "nic_rate", "nvlink_rate", "host_link_rate"};
+    static const char *const rates[] = {"peak", "hbm_rate", "linear_efficiency", "attention_backward_efficiency", "nic_rate",
+                                        "nvlink_rate", "host_link_rate"};
     static const char *const clusters[] = {"a100-4nic", "b200", "cpu"}, *const models[] = {"llama3-8b", "llama3-70b"};
     static const int grids[][4] = {{8, 8, 2, 1}, {1, 8, 8, 2}, {2, 1, 32, 4}, {4, 1, 4, 2}, {1, 16, 2, 1}, {1, 1, 1, 1}}; // dp, hp, cp, w
     for (int way = 0; way < 1728; way++) {
@@ -1013,8 +1098,9 @@ static void check_faster(void) {
         cluster c = load(clusters[way / 6 % 3]);
         model_config m = preset(models[way / 18 % 2]);
         planner_query q = planner_query_make(&m, &c, way / 36 % 2 == 0 ? 32768 : 262144, 2 * g[0], ranks);
-        planner_choice p = {.shape = planner_shape(&c, g[0], g[1], g[2], g[3], PLACEMENT_HEAD_FIRST), .zp = sharded > 1 ? ranks : 1, .zg = sharded > 0 ? ranks : 1, .zo = ranks,
-                            .recompute = (recompute_kind)(way / 72 % 2), .offload = way / 432 % 2, .offload_states = way / 864 % 2 == 1 ? (zero_offload)(1 + sharded) : OFFLOAD_NONE};
+        planner_choice p = {.shape = planner_shape(&c, g[0], g[1], g[2], g[3], PLACEMENT_HEAD_FIRST), .zp = sharded > 1 ? ranks : 1,
+                            .zg = sharded > 0 ? ranks : 1, .zo = ranks, .recompute = (recompute_kind)(way / 72 % 2),
+                            .offload = way / 432 % 2, .offload_states = way / 864 % 2 == 1 ? (zero_offload)(1 + sharded) : OFFLOAD_NONE};
         time_step(&q, &p);
         for (size_t i = 0; i < sizeof rates / sizeof *rates; i++) {
             cluster fast = c;
@@ -1022,8 +1108,9 @@ static void check_faster(void) {
             *cluster_value(&fast, &cluster_figures[cluster_find(rates[i])]) *= 1.5;
             q.machines = &fast;
             time_step(&q, &faster);
-            CHECK(faster.seconds <= 1.001 * p.seconds, "%s, dp %d hp %d cp %d, offload %g and %d: a step of %g s with a larger %s takes %g s", c.name, g[0], g[1], g[2], p.offload,
-                  (int)p.offload_states, p.seconds, rates[i], faster.seconds);
+            CHECK(faster.seconds <= 1.001 * p.seconds,
+                  "%s, dp %d hp %d cp %d, offload %g and %d: a step of %g s with a larger %s takes %g s", c.name, g[0], g[1], g[2],
+                  p.offload, (int)p.offload_states, p.seconds, rates[i], faster.seconds);
         }
     }
 }
@@ -1034,7 +1121,8 @@ static void check_cost(void) {
         zero_offload states;
         int less, ties;
         double offload;
-    } cases[] = {{OFFLOAD_NONE, 0, 0, 0}, {OFFLOAD_NONE, 0, 1, 1}, {OFFLOAD_NONE, 0, 2, 0.25}, {OFFLOAD_NONE, 8, 1, 0}, {OFFLOAD_GRADIENTS, 0, 2, 0}, {OFFLOAD_PARAMETERS, 8, 6, 0.75}};
+    } cases[] = {{OFFLOAD_NONE, 0, 0, 0}, {OFFLOAD_NONE, 0, 1, 1}, {OFFLOAD_NONE, 0, 2, 0.25}, {OFFLOAD_NONE, 8, 1, 0},
+                 {OFFLOAD_GRADIENTS, 0, 2, 0}, {OFFLOAD_PARAMETERS, 8, 6, 0.75}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         planner_choice p = {.seconds = 3, .offload_states = cases[i].states, .less = cases[i].less, .offload = cases[i].offload};
         CHECK(fabs(planner_cost(&p) / (3 * pow(1 + PLANNER_TIE, cases[i].ties)) - 1) < 1e-12, "case %d costs %g", (int)i, planner_cost(&p));
@@ -1058,7 +1146,8 @@ typedef struct {
 static bool fits_only(void *context, planner_choice *p) {
     only_choice *o = (only_choice *)context;
     const planner_choice *c = &o->only;
-    bool it = p->zp == c->zp && p->zg == c->zg && p->zo == c->zo && p->recompute == c->recompute && p->less == c->less && p->offload == c->offload && p->offload_states == c->offload_states;
+    bool it = p->zp == c->zp && p->zg == c->zg && p->zo == c->zo && p->recompute == c->recompute && p->less == c->less &&
+              p->offload == c->offload && p->offload_states == c->offload_states;
     o->seen += it;
     o->wrong += p->recompute > RECOMPUTE_FULL || p->zp < 1 || p->zg % p->zp != 0 || p->zo % p->zg != 0;
     p->memory = 1;
@@ -1082,14 +1171,16 @@ static void check_every_choice(void) {
             only->offload = way % 5 / 4.0;
             only->offload_states = (zero_offload)(way / 5 % 4);
             if (kind == 1 || (ranks == 1 ? z > 0 : kind != 3 || way % 5 != 2) || only->zp > only->zg || only->zg > only->zo) continue;
-            bool legal = (only->offload_states < OFFLOAD_GRADIENTS || only->zg == ranks) && (only->offload_states < OFFLOAD_PARAMETERS || only->zp == ranks);
+            bool legal = (only->offload_states < OFFLOAD_GRADIENTS || only->zg == ranks) &&
+                         (only->offload_states < OFFLOAD_PARAMETERS || only->zp == ranks);
             planner_query q = planner_query_make(&m, &c, 131072, 16, ranks);
             planner_choice p = {.shape = planner_shape(&c, ranks, 1, 1, 1, PLACEMENT_HEAD_FIRST)};
             q.fits = fits_only;
             q.context = &o;
             bool found = planner_best_of_grid(&q, &p);
-            CHECK(found == legal && (o.seen > 0) == legal && o.wrong == 0, "ZeRO %d %d %d, recompute %d with %d less, offload %g, states %d: %s", only->zp, only->zg, only->zo, (int)only->recompute, only->less,
-                  only->offload, (int)only->offload_states, found ? "found" : "not found");
+            CHECK(found == legal && (o.seen > 0) == legal && o.wrong == 0,
+                  "ZeRO %d %d %d, recompute %d with %d less, offload %g, states %d: %s", only->zp, only->zg, only->zo, (int)only->recompute,
+                  only->less, only->offload, (int)only->offload_states, found ? "found" : "not found");
         }
 }
 
@@ -1112,15 +1203,18 @@ static void check_search(void) {
             double seconds = (double)(clock() - began) / CLOCKS_PER_SEC;
             print_plan(&q, best, n, seconds);
             CHECK(n > 0, "no plan: %s", error.text);
-            zero_offload states = i == 1 && ranks == 8 ? OFFLOAD_GRADIENTS : OFFLOAD_NONE; // 70B on 8 GPUs: 2 bytes a parameter and one whole layer fit, 6 do not
-            for (int k = 0; k < n; k++) CHECK(best[k].offload_states == states, "%s on %d ranks, choice %d: what is offloaded?", models[i], ranks, k);
+            // 70B on 8 GPUs: 2 bytes a parameter and one whole layer fit, 6 do not.
+            zero_offload states = i == 1 && ranks == 8 ? OFFLOAD_GRADIENTS : OFFLOAD_NONE;
+            for (int k = 0; k < n; k++)
+                CHECK(best[k].offload_states == states, "%s on %d ranks, choice %d: what is offloaded?", models[i], ranks, k);
             CHECK(seconds < 5, "planning %d ranks took %g s", ranks, seconds);
             check_choices(&q, best, n);
             for (int k = 0; k < n; k++) check_degrees(&q, &best[k]);
             if (ranks == 64) check_hidden(&q);
             for (int k = 0; k < n; k++) CHECK(best[k].memory > 0 && best[k].memory <= rule.limit, "%g bytes do not fit", best[k].memory);
             int m1 = planner_plan(&q, more, 1, &error); // fewer choices asked for: the same best
-            CHECK(m1 == 1 && memcmp(&more[0].shape, &best[0].shape, sizeof best[0].shape) == 0, "the best depends on how many are asked for");
+            CHECK(m1 == 1 && memcmp(&more[0].shape, &best[0].shape, sizeof best[0].shape) == 0,
+                  "the best depends on how many are asked for");
             q.S = q.attended = rule.S = 8192; // so short that gathers are exposed
             n = planner_plan(&q, best, MOST, &error);
             for (int k = 0; k < n; k++) check_degrees(&q, &best[k]);
@@ -1137,10 +1231,14 @@ static void check_search(void) {
         q.offload_states = i == 0 ? OFFLOAD_OPTIMIZER : OFFLOAD_NONE;
         int n = planner_plan(&q, best, MOST, &error);
         CHECK(n > 0, "%s on 8 GPUs: %s", models[i], error.text);
-        for (int k = 0; k < n; k++) CHECK(best[k].offload_states >= OFFLOAD_OPTIMIZER && best[k].memory <= rule.limit, "%s on 8 GPUs, choice %d: the optimizer stays", models[i], k);
-        for (int k = 0; k < n; k++) CHECK(i == 1 || best[k].offload_states == OFFLOAD_OPTIMIZER, "%s on 8 GPUs, choice %d: gradients are offloaded, although they fit", models[i], k);
+        for (int k = 0; k < n; k++)
+            CHECK(best[k].offload_states >= OFFLOAD_OPTIMIZER && best[k].memory <= rule.limit,
+                  "%s on 8 GPUs, choice %d: the optimizer stays", models[i], k);
+        for (int k = 0; k < n; k++)
+            CHECK(i == 1 || best[k].offload_states == OFFLOAD_OPTIMIZER,
+                  "%s on 8 GPUs, choice %d: gradients are offloaded, although they fit", models[i], k);
     }
-    // Gradients and parameters, too (8B on one GPU: 6 bytes a parameter do not fit in 45 GB, 2 do not in 15), or where that is asked for (16 GPUs).
+    // Gradients and parameters, too (8B on one GPU: 6 bytes a parameter do not fit in 45 GB, 2 do not in 15), or where asked for (16 GPUs).
     for (int i = 0; i < 4; i++) {
         model_config m = preset("llama3-8b");
         zero_offload states = i % 2 == 0 ? OFFLOAD_GRADIENTS : OFFLOAD_PARAMETERS;
@@ -1152,12 +1250,14 @@ static void check_search(void) {
         int n = planner_plan(&q, best, MOST, &error);
         CHECK(n > 0, "states on the host, %d GPUs: %s", q.ranks, error.text);
         for (int k = 0; k < n; k++)
-            CHECK(best[k].offload_states == states && best[k].zg == q.ranks && best[k].zo == q.ranks && (best[k].zp == q.ranks || states < OFFLOAD_PARAMETERS) &&
-                      best[k].memory <= rule.limit,
-                  "states on the host, %d GPUs, choice %d: ZeRO %d/%d/%d, offload %d", q.ranks, k, best[k].zp, best[k].zg, best[k].zo, (int)best[k].offload_states);
+            CHECK(best[k].offload_states == states && best[k].zg == q.ranks &&
+                  best[k].zo == q.ranks && (best[k].zp == q.ranks || states < OFFLOAD_PARAMETERS) && best[k].memory <= rule.limit,
+                  "states on the host, %d GPUs, choice %d: ZeRO %d/%d/%d, offload %d", q.ranks, k, best[k].zp, best[k].zg, best[k].zo,
+                  (int)best[k].offload_states);
     }
 
-    // 12 ranks on nodes of 8, two sequences a micro-step: a ZeRO degree of a node's 8 ranks is illegal, and so is dp 4, the number of sequences.
+    // 12 ranks on nodes of 8, two sequences a micro-step: a ZeRO degree of a node's 8 ranks is illegal, and so is dp 4, the number of
+    // sequences.
     model_config small = preset("llama3-8b");
     planner_query uneven = planner_query_make(&small, &h100, 32768, 4, 12);
     memory_rule uneven_rule = {&small, 75e9, 32768};
@@ -1179,21 +1279,24 @@ static void check_search(void) {
             for (int w = 1; w <= 64 / hp / dp; w *= 2)
                 for (int placement = 0; placement < 2; placement++)
                     for (int kind = 0; kind < 3; kind++) {
-                        planner_choice p = {.shape = planner_shape(&c, dp, hp, 64 / hp / dp, w, (placement_kind)placement), .zp = 64, .zg = 64, .zo = 64,
-                                            .recompute = (recompute_kind)kind};
+                        planner_choice p = {.shape = planner_shape(&c, dp, hp, 64 / hp / dp, w, (placement_kind)placement), .zp = 64,
+                                            .zg = 64, .zo = 64, .recompute = (recompute_kind)kind};
                         time_step(&q, &p);
-                        CHECK(p.seconds >= best[0].seconds, "dp %d hp %d w %d is faster than the plan: %g < %g", dp, hp, w, p.seconds, best[0].seconds);
+                        CHECK(p.seconds >= best[0].seconds,
+                              "dp %d hp %d w %d is faster than the plan: %g < %g", dp, hp, w, p.seconds, best[0].seconds);
                     }
 
-    // Packed documents: attention's kernels take the share of the time that is visible, SeqAlltoAll and matrices what they took, and MFU counts what is
-    // visible.
+    // Packed documents: attention's kernels take the share of the time that is visible, SeqAlltoAll and matrices what they took, and MFU
+    // counts what is visible.
     planner_choice whole = best[0], seen = best[0];
     q.attended = q.S / 8;
     planner_attention a = time_step(&q, &seen);
     CHECK(fabs(8 * seen.attention / whole.attention - 1) < 1e-12 && seen.linear == whole.linear && seen.alltoall == whole.alltoall,
           "attention %g of %g", seen.attention, whole.attention);
     CHECK(fabs(seen.mfu * c.peak / (seen.tgs * flops_model_per_token(&m, q.S / 8)) - 1) < 1e-12, "MFU %g", seen.mfu);
-    CHECK(fabs(seen.hfu * c.peak / seen.tgs - whole.hfu * c.peak / whole.tgs + m.L * (seen.recompute == RECOMPUTE_FULL ? 4.5 : 3.5) * flops_attention_per_token(&m, q.S / 8 * 7)) < 1e-6 * whole.hfu * c.peak / whole.tgs,
+    CHECK(fabs(seen.hfu * c.peak / seen.tgs - whole.hfu * c.peak / whole.tgs +
+               m.L * (seen.recompute == RECOMPUTE_FULL ? 4.5 : 3.5) * flops_attention_per_token(&m, q.S / 8 * 7)) <
+              1e-6 * whole.hfu * c.peak / whole.tgs,
           "HFU %g", seen.hfu);
     model_config wide = paper_model(false); // its hops take longer than a ring step of short documents
     q.model = &wide;
@@ -1205,14 +1308,17 @@ static void check_search(void) {
         exposed[i / 3][i % 3] = a.forward.inner + a.forward.outer + a.backward.inner + a.backward.outer;
         around[i / 3][i % 3] = a.forward.compute + a.backward.compute - a.kernel_f - a.kernel_b;
     }
-    CHECK(exposed[0][1] < 0.2 * exposed[0][0] && exposed[0][0] > 1.5 * exposed[0][2], "a ring carries what is seen: %g %g %g", exposed[0][0], exposed[0][1], exposed[0][2]);
+    CHECK(exposed[0][1] < 0.2 * exposed[0][0] && exposed[0][0] > 1.5 * exposed[0][2],
+          "a ring carries what is seen: %g %g %g", exposed[0][0], exposed[0][1], exposed[0][2]);
     CHECK(exposed[1][1] > 0.99 * exposed[1][0], "an all-gather carries all: %g %g", exposed[1][0], exposed[1][1]);
-    CHECK(fabs(64 * around[0][1] / around[0][0] - 1) < 1e-6 && fabs(around[0][2] / around[0][0] - 1) < 1e-6, "merging and launches, of steps that are not skipped: %g %g %g", around[0][0], around[0][1], around[0][2]);
-    for (int i = 0; i < 3; i++) CHECK(fabs(around[1][i] / around[0][i] - 1) < 1e-6, "an all-gather computes what a ring does: %g %g", around[1][i], around[0][i]);
+    CHECK(fabs(64 * around[0][1] / around[0][0] - 1) < 1e-6 && fabs(around[0][2] / around[0][0] - 1) < 1e-6,
+          "merging and launches, of steps that are not skipped: %g %g %g", around[0][0], around[0][1], around[0][2]);
+    for (int i = 0; i < 3; i++)
+        CHECK(fabs(around[1][i] / around[0][i] - 1) < 1e-6, "an all-gather computes what a ring does: %g %g", around[1][i], around[0][i]);
     q.attended = q.S;
     q.model = &m;
 
-    // Restricted to what table 6 measured (its schedule, w = 1, full recompute), the search finds the paper's best cell of every GQA column.
+    // Restricted to what table 6 measured (its schedule, w = 1, full recompute), the search finds its best cell of every GQA column.
     for (int64_t S = 131072; S <= 1048576; S *= 2) {
         planner_query paper = planner_query_make(&m, &c, S, 1, 64);
         paper.schedule = SCHEDULE_LOONGTRAIN;
@@ -1220,7 +1326,8 @@ static void check_search(void) {
         paper.fits = fits_table_6;
         n = planner_plan(&paper, best, MOST, &error);
         CHECK(n == MOST && best[0].shape.hp == 8 && best[0].shape.cp == 8 && best[0].shape.placement == PLACEMENT_HEAD_FIRST,
-              "GQA %lldK: the plan is hp %d cp %d, table 6's best is hp 8 cp 8 head-first", (long long)S / 1024, best[0].shape.hp, best[0].shape.cp);
+              "GQA %lldK: the plan is hp %d cp %d, table 6's best is hp 8 cp 8 head-first", (long long)S / 1024,
+              best[0].shape.hp, best[0].shape.cp);
     }
 
     // What is impossible is refused with a message.
@@ -1241,9 +1348,8 @@ static void check_search(void) {
     check_choices(&q, best, n);
     q.ranks = 1;
     n = planner_plan(&q, best, MOST, &error);
-    CHECK(n == 1 && best[0].alltoall == 0 && best[0].ring_inner == 0 && best[0].ring_outer == 0 && best[0].gather == 0 && best[0].reduce == 0 &&
-              best[0].update == 0,
-          "one rank communicates");
+    CHECK(n == 1 && best[0].alltoall == 0 && best[0].ring_inner == 0 && best[0].ring_outer == 0 && best[0].gather == 0 &&
+          best[0].reduce == 0 && best[0].update == 0, "one rank communicates");
 }
 
 int main(void) {

@@ -34,6 +34,7 @@ int main(void) {
     p.began = device_seconds() - 30;
     p.next = device_seconds();
     CHECK(says(&p, 0, 4) && strcmp(said, "note: work: 0:00:30 so far\n") == 0, "nothing done: %s", said);
-    CHECK(fabs(p.next - device_seconds() - PROGRESS_SECONDS) < 5, "after half a minute the next line comes in %g s", p.next - device_seconds());
+    CHECK(fabs(p.next - device_seconds() - PROGRESS_SECONDS) < 5,
+          "after half a minute the next line comes in %g s", p.next - device_seconds());
     return test_finish("test_progress", NULL);
 }

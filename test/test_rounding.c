@@ -1,8 +1,8 @@
 // ranks: 4
 // device: emulated
-// Stochastic rounding of stored parameters under emulation. op_round and op_adamw round to one of the two neighbours, leave representable numbers as
-// they are, and are right in the mean. A model's parameters, and moments in bf16, are bit-equal on every rank and for every legal (params, grads, optim)
-// triple of shard degrees, because an element's draw depends on its place in the tensor, not on the shard.
+// Stochastic rounding of stored parameters under emulation. op_round and op_adamw round to one of the two neighbours, leave representable
+// numbers as they are, and are right in the mean. A model's parameters, and moments in bf16, are bit-equal on every rank and for every
+// legal (params, grads, optim) triple of shard degrees, because an element's draw depends on its place in the tensor, not on the shard.
 #include "model_fixture.h"
 
 static float as_float(floatX x) {
@@ -38,15 +38,15 @@ static void test_mean(void) {
                 // The mean of n draws, each 1 with probability f and else 0: within 5 standard deviations.
                 double mean = (double)sum / DRAWS, bound = 5 * sqrt((double)fraction * (1 - (double)fraction) / DRAWS);
                 CHECK(strange == 0, "%lld of %d are not a neighbour of %g", (long long)strange, DRAWS, (double)x[0]);
-                CHECK(fabs(mean - (double)fraction) <= bound, "%g is rounded away from zero in %.4f of the draws, not %.4f +- %.4f", (double)x[0], mean,
-                      (double)fraction, bound);
+                CHECK(fabs(mean - (double)fraction) <= bound,
+                      "%g is rounded away from zero in %.4f of the draws, not %.4f +- %.4f", (double)x[0], mean, (double)fraction, bound);
             }
     free(x);
     free(y);
 }
 
-// Every number of floatX stays, infinities and NaN too. Another tensor, seed or step gives other draws. A part of a tensor gets the draws that it gets
-// in the whole.
+// Every number of floatX stays, infinities and NaN too. Another tensor, seed or step gives other draws. A part of a tensor gets the draws
+// that it gets in the whole.
 static void test_draws(void) {
     enum { ALL = 65536, PART = 1000, FIRST = 37 };
     float *x = HOST_NEW(float, ALL);
@@ -66,7 +66,8 @@ static void test_draws(void) {
         int64_t same = 0;
         op_round(other, x, ALL, others[k]);
         for (int i = 0; i < ALL; i++) same += other[i].bits == y[i].bits;
-        CHECK(llabs(same - ALL / 2) < 5 * 128, "draws of another seed, tensor or step agree in %lld of %d", (long long)same, ALL); // 128: the standard deviation
+        // 128: the standard deviation.
+        CHECK(llabs(same - ALL / 2) < 5 * 128, "draws of another seed, tensor or step agree in %lld of %d", (long long)same, ALL);
     }
     rounding_rule nearest = rule(1, 2, 3, 0);
     nearest.stochastic = false;
@@ -79,8 +80,8 @@ static void test_draws(void) {
     free(other);
 }
 
-// AdamW: stochastic rounding does not change master and moments; param is the rounded master; without a master the mean of many params is the unrounded
-// result.
+// AdamW: stochastic rounding does not change master and moments; param is the rounded master; without a master the mean of many params is
+// the unrounded result.
 static void test_update(void) {
     enum { N = 30001 };
     float *state[2][4];
@@ -108,10 +109,12 @@ static void test_update(void) {
     adamw_args args = fixture_adamw(1);
     args.lr = 1e-4f, args.weight_decay = 0;
     args.rounding = rule(12, 6, 0, 0);
-    op_adamw(param[1], NULL, state[0][1], state[0][2], state[0][3], N, args); // 1 + lr: about an eightieth of the distance between neighbours
+    // 1 + lr: about an eightieth of the distance between neighbours.
+    op_adamw(param[1], NULL, state[0][1], state[0][2], state[0][3], N, args);
     double sum = 0, fraction = 1e-4 / 0x1p-7;
     for (int64_t i = 0; i < N; i++) sum += (double)as_float(param[1][i]) - 1;
-    CHECK(fabs(sum / N / 0x1p-7 - fraction) < 5 * sqrt(fraction / N), "updates of %.4f of a step move parameters by %.4f of it", fraction, sum / N / 0x1p-7);
+    CHECK(fabs(sum / N / 0x1p-7 - fraction) < 5 * sqrt(fraction / N),
+          "updates of %.4f of a step move parameters by %.4f of it", fraction, sum / N / 0x1p-7);
     for (int k = 0; k < 2; k++) {
         for (int i = 0; i < 4; i++) free(state[k][i]);
         free(param[k]);

@@ -1,5 +1,5 @@
 // ranks: 1
-// The safetensors reader and writer: every kind of bad file gets its own message and is never read out of bounds; numbers of all dtypes. (F51, F56)
+// The safetensors reader and writer: every kind of bad file has its message and is never read out of bounds; all dtypes. (F51, F56)
 #include "../safetensors.h"
 #include "test.h"
 #include <signal.h>
@@ -23,8 +23,8 @@ static void expect_refused(const char *what, const char *pattern) {
     error.text[0] = '\0';
     safetensors s = safetensors_none();
     bool ok = safetensors_open(&s, folder, "model", &error);
-    CHECK(!ok && strstr(error.text, pattern) != NULL && strchr(error.text, '\n') == NULL && strstr(error.text, folder) != NULL, "%s: expected \"%s\", got %s \"%s\"",
-          what, pattern, ok ? "no error" : "error", error.text);
+    CHECK(!ok && strstr(error.text, pattern) != NULL && strchr(error.text, '\n') == NULL && strstr(error.text, folder) != NULL,
+          "%s: expected \"%s\", got %s \"%s\"", what, pattern, ok ? "no error" : "error", error.text);
     CHECK(s.tensors == NULL && s.files == NULL, "%s: not closed", what);
     safetensors_close(&s);
 }
@@ -45,27 +45,34 @@ static void test_format_errors(void) {
     refuse("nested beyond sense", "[[[[[[[[[[[[", 0, 0, "not valid JSON");
     refuse("tensor that is no object", "{\"a\":3}", 0, 0, "not described by an object");
     refuse("no dtype", "{\"a\":{\"shape\":[1],\"data_offsets\":[0,4]}}", 0, 4, "has no \"dtype\"");
-    refuse("dtype unknown", "{\"a\":{\"dtype\":\"F8_E4M3\",\"shape\":[4],\"data_offsets\":[0,4]}}", 0, 4, "\"F8_E4M3\"; legal values are F32, F16, BF16");
+    refuse("dtype unknown", "{\"a\":{\"dtype\":\"F8_E4M3\",\"shape\":[4],\"data_offsets\":[0,4]}}", 0, 4,
+           "\"F8_E4M3\"; legal values are F32, F16, BF16");
     refuse("dtype a number", "{\"a\":{\"dtype\":32,\"shape\":[1],\"data_offsets\":[0,4]}}", 0, 4, "has no \"dtype\"");
     refuse("no shape", "{\"a\":{\"dtype\":\"F32\",\"data_offsets\":[0,4]}}", 0, 4, "has no \"shape\"");
     refuse("size of -1", "{\"a\":{\"dtype\":\"F32\",\"shape\":[-1],\"data_offsets\":[0,4]}}", 0, 4, "not a whole number");
     refuse("size of 1.5", "{\"a\":{\"dtype\":\"F32\",\"shape\":[1.5],\"data_offsets\":[0,4]}}", 0, 4, "not a whole number");
-    refuse("sizes whose product overflows", "{\"a\":{\"dtype\":\"F32\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,0]}}", 0, 0, "more than 2^53");
+    refuse("sizes whose product overflows", "{\"a\":{\"dtype\":\"F32\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,0]}}",
+           0, 0, "more than 2^53");
     refuse("five sizes", "{\"a\":{\"dtype\":\"F32\",\"shape\":[1,1,1,1,1],\"data_offsets\":[0,4]}}", 0, 4, "at most 4 dimensions");
     refuse("no offsets", "{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}", 0, 4, "no \"data_offsets\"");
     refuse("three offsets", "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4,8]}}", 0, 4, "no \"data_offsets\"");
-    refuse("offsets that are no list", "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":{\"b\":0,\"e\":4}}}", 0, 4, "no \"data_offsets\"");
+    refuse("offsets that are no list", "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":{\"b\":0,\"e\":4}}}", 0, 4,
+           "no \"data_offsets\"");
     refuse("offset below 0", "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[-4,0]}}", 0, 4, "no \"data_offsets\"");
     refuse("offset 1e300", "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,1e300]}}", 0, 4, "no \"data_offsets\"");
     refuse("end before begin", "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,0]}}", 0, 4, "hold -4 bytes");
-    refuse("shape and offsets differ", "{\"a\":{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[0,24]}}", 0, 24, "hold 24 bytes, but its shape in F32 needs 16");
-    refuse("offsets beyond the file", "{\"a\":{\"dtype\":\"F32\",\"shape\":[6],\"data_offsets\":[1000000,1000024]}}", 0, 24, "out of range");
+    refuse("shape and offsets differ", "{\"a\":{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[0,24]}}", 0, 24,
+           "hold 24 bytes, but its shape in F32 needs 16");
+    refuse("offsets beyond the file",
+           "{\"a\":{\"dtype\":\"F32\",\"shape\":[6],\"data_offsets\":[1000000,1000024]}}", 0, 24, "out of range");
     refuse("data truncated", "{" T_A "}", 0, 23, "truncated");
     refuse("data left over", "{" T_A "}", 0, 25, "the last 1 bytes belong to no tensor");
     refuse("overlap", "{" T_A ",\"b\":{\"dtype\":\"F16\",\"shape\":[2],\"data_offsets\":[20,24]}}", 0, 24, "inside the tensor before it");
     refuse("hole", "{" T_A ",\"b\":{\"dtype\":\"F16\",\"shape\":[2],\"data_offsets\":[28,32]}}", 0, 32, "the 4 bytes before tensor \"b\"");
-    refuse("same name twice", "{" T_A ",\"a\":{\"dtype\":\"F16\",\"shape\":[2],\"data_offsets\":[24,28]}}", 0, 28, "appears twice in the header");
-    refuse("same key twice", "{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F16\",\"shape\":[1],\"data_offsets\":[0,4]}}", 0, 4, "\"dtype\" appears twice");
+    refuse("same name twice", "{" T_A ",\"a\":{\"dtype\":\"F16\",\"shape\":[2],\"data_offsets\":[24,28]}}", 0, 28,
+           "appears twice in the header");
+    refuse("same key twice", "{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F16\",\"shape\":[1],\"data_offsets\":[0,4]}}", 0, 4,
+           "\"dtype\" appears twice");
     refuse("NUL in the header", "{}      ", 9, 1, "NUL byte");
     refuse("control characters in a name", "{\"a\\u0007\\n\":3}", 0, 0, "tensor \"a??\"");
     CHECK(truncate(path_join(folder, "model.safetensors").text, 7) == 0, "truncate");
@@ -74,7 +81,8 @@ static void test_format_errors(void) {
     expect_refused("no file", "does not exist, nor does model.safetensors.index.json");
 
     // Every prefix of a good file, and the file with each bit flipped: no crash; the sanitizers watch the reads.
-    make_file("good.safetensors", "{\"__metadata__\":{\"format\":\"pt\"}," T_A ",\"b\":{\"dtype\":\"BF16\",\"shape\":[2],\"data_offsets\":[24,28]}}", 0, 28);
+    make_file("good.safetensors",
+              "{\"__metadata__\":{\"format\":\"pt\"}," T_A ",\"b\":{\"dtype\":\"BF16\",\"shape\":[2],\"data_offsets\":[24,28]}}", 0, 28);
     char bytes[512];
     FILE *f = fopen(path_join(folder, "good.safetensors").text, "rb");
     size_t n = f == NULL ? 0 : fread(bytes, 1, sizeof bytes, f);
@@ -118,7 +126,8 @@ static void test_index_errors(void) {
     refuse_index("the folder above", "{\"weight_map\":{\"a\":\"..\"}}", "must be a plain file name in this folder");
     refuse_index("file missing", "{\"weight_map\":{\"a\":\"w.safetensors\"}}", "w.safetensors: cannot be opened");
     refuse_index("tensor in no file", "{\"weight_map\":{\"a\":\"x.safetensors\",\"c\":\"x.safetensors\"}}", "\"c\" is in no file");
-    refuse_index("tensor not in the index", "{\"weight_map\":{\"b\":\"y.safetensors\",\"bb\":\"x.safetensors\"}}", "\"a\" is in a file, but not in");
+    refuse_index("tensor not in the index", "{\"weight_map\":{\"b\":\"y.safetensors\",\"bb\":\"x.safetensors\"}}",
+                 "\"a\" is in a file, but not in");
     refuse_index("tensor in the other file", "{\"weight_map\":{\"a\":\"y.safetensors\",\"b\":\"x.safetensors\"}}", "not in the file that");
     refuse_index("tensor in two files", "{\"weight_map\":{\"a\":\"x.safetensors\",\"d\":\"z.safetensors\"}}", "\"a\" is in two files");
     refuse_index("named twice", "{\"weight_map\":{\"a\":\"x.safetensors\",\"a\":\"x.safetensors\"}}", "twice");
@@ -193,7 +202,8 @@ static void test_round_trip(int64_t limit, int files) {
         CHECK(t != NULL && t->count == w.tensors[k].count && t->dims == w.tensors[k].dims, "%s", name);
         if (t == NULL) continue;
         int64_t cut = t->count * 2 / 5, wrong = 0;
-        CHECK(safetensors_read(&r, t, cut, t->count - cut, y + cut, &error) && safetensors_read(&r, t, 0, cut, y, &error), "%s", error.text);
+        CHECK(safetensors_read(&r, t, cut, t->count - cut, y + cut, &error) && safetensors_read(&r, t, 0, cut, y, &error),
+              "%s", error.text);
         for (int64_t i = 0; i < t->count; i++) {
             float v = value_of(k, i), e = k % 3 == 0 ? v : k % 3 == 1 ? float_of_f16(f16_of_float(v)) : float_of_bf16(bf16_of_float(v));
             wrong += memcmp(&e, &y[i], 4) != 0;
@@ -208,10 +218,12 @@ static void test_round_trip(int64_t limit, int files) {
     CHECK(safetensors_find(&r, "tensor.10") == NULL, "a tensor that is not there");
     CHECK(error.text[0] == '\0', "%s", error.text);
     float big = 70000.0f;
-    CHECK(!safetensors_write(&w, &w.tensors[7], 79999, 1, &big, &error) && strstr(error.text, "element 79999 of \"tensor.7\" is 70000, beyond the largest number of F16") != NULL, "F16: %s", error.text);
+    CHECK(!safetensors_write(&w, &w.tensors[7], 79999, 1, &big, &error) &&
+          strstr(error.text, "element 79999 of \"tensor.7\" is 70000, beyond the largest number of F16") != NULL, "F16: %s", error.text);
     uint64_t before = 0, after = 0; // the hash covers the last bytes of the last file
     error.text[0] = '\0';
-    CHECK(safetensors_hash(&r, &before, &error) && safetensors_write(&w, &w.tensors[8], 64 * 64 - 1, 1, &big, &error) && safetensors_hash(&r, &after, &error) && before != after, "%s", error.text);
+    CHECK(safetensors_hash(&r, &before, &error) && safetensors_write(&w, &w.tensors[8], 64 * 64 - 1, 1, &big, &error) &&
+          safetensors_hash(&r, &after, &error) && before != after, "%s", error.text);
     if (files > 1) {
         char total[64], *index = config_read_text(path_join(folder, "round.safetensors.index.json").text, CONFIG_BYTES, &error);
         snprintf(total, sizeof total, "\"total_size\":\t%lld\n", (long long)safetensors_bytes(&r));
@@ -238,8 +250,10 @@ static void test_no_space(void) {
     safetensors w = safetensors_none();
     int64_t shape[2] = {100, 100};
     safetensors_add(&w, "a", DTYPE_F32, 2, shape);
-    CHECK(!safetensors_lay_out(&w, folder, "small", 1 << 30, true, &error) && strstr(error.text, "cannot be written") != NULL, "%s", error.text);
-    for (int k = 0; k < 6; k++) { // of 1, 3, 5 KiB, in place and beside: what does not fit is not left there, also not in part, and costs no file
+    CHECK(!safetensors_lay_out(&w, folder, "small", 1 << 30, true, &error) && strstr(error.text, "cannot be written") != NULL,
+          "%s", error.text);
+    // Of 1, 3, 5 KiB, in place and beside: what does not fit is not left there, also not in part, and costs no file.
+    for (int k = 0; k < 6; k++) {
         path_text path = path_join(folder, "plan"), beside = path;
         FILE *f = k < 3 ? fopen(path.text, "w") : file_open_beside(path.text, &beside);
         struct stat entry = {0};
@@ -247,9 +261,11 @@ static void test_no_space(void) {
         fprintf(f, "%*d", 1024 + 2048 * (k % 3), 1);
         bool whole = file_finish("--plan-json", path.text, beside.text, f, &error);
         int64_t bytes = stat(path.text, &entry) == 0 ? (int64_t)entry.st_size : 0;
-        CHECK(whole == (k % 3 < 2) && bytes == (whole ? 1024 + 2048 * (k % 3) : k < 3 ? 0 : 3072), "file %d: %lld bytes, %s", k, (long long)bytes, error.text);
+        CHECK(whole == (k % 3 < 2) && bytes == (whole ? 1024 + 2048 * (k % 3) : k < 3 ? 0 : 3072),
+              "file %d: %lld bytes, %s", k, (long long)bytes, error.text);
         CHECK(!path_exists(path_join(folder, "plan.unfinished").text), "file %d is left beside", k);
-        CHECK(whole || (error.number == EFBIG && error_may_pass(&error) && strstr(error.text, "--plan-json ") == error.text), "%d: %s", error.number, error.text);
+        CHECK(whole || (error.number == EFBIG && error_may_pass(&error) && strstr(error.text, "--plan-json ") == error.text),
+              "%d: %s", error.number, error.text);
     }
     char name[251] = "";
     memset(name, 'n', sizeof name - 1);
@@ -263,7 +279,8 @@ static void test_no_space(void) {
     setrlimit(RLIMIT_FSIZE, &before);
     safetensors_close(&w);
     error.text[0] = '\0'; // a disk that is full when the data comes: runs and exports then end with status 1, by the number
-    CHECK(!file_write("/dev/full", "x", 1, &error) && error.number == ENOSPC && strstr(error.text, "/dev/full: cannot be written: No space left") != NULL, "%s", error.text);
+    CHECK(!file_write("/dev/full", "x", 1, &error) && error.number == ENOSPC &&
+          strstr(error.text, "/dev/full: cannot be written: No space left") != NULL, "%s", error.text);
 }
 
 // More tensors than there is space for at first, in one file and in several.
@@ -289,7 +306,8 @@ static void test_many(int64_t limit) {
         snprintf(name, sizeof name, "tensor.%d", k);
         const safetensor *t = safetensors_find(&r, name);
         float x[3] = {0};
-        CHECK(t != NULL && safetensors_read(&r, t, 0, 3, x, &error) && x[0] == (float)k && x[2] == (float)k + 0.5f, "%s: %g %g, %s", name, x[0], x[2], error.text);
+        CHECK(t != NULL && safetensors_read(&r, t, 0, 3, x, &error) && x[0] == (float)k && x[2] == (float)k + 0.5f,
+              "%s: %g %g, %s", name, x[0], x[2], error.text);
     }
     safetensors_close(&w);
     safetensors_close(&r);
@@ -310,7 +328,8 @@ int main(int argc, char **argv) {
     error_text error;
     error.text[0] = '\0';
     path_text deep = path_join(folder, "a//b/c/");
-    CHECK(folder_make(deep.text, &error) && folder_make(deep.text, &error) && path_is_folder(path_join(folder, "a/b/c").text), "a folder in folders that are not there: %s", error.text);
+    CHECK(folder_make(deep.text, &error) && folder_make(deep.text, &error) && path_is_folder(path_join(folder, "a/b/c").text),
+          "a folder in folders that are not there: %s", error.text);
     folder_remove(folder);
     return test_finish("test_safetensors", NULL);
 }

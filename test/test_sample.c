@@ -1,6 +1,6 @@
 // ranks: 4
-// sample.h: a model that has learnt to count draws the numbers that come next, on every grid; draws with a temperature follow the softmax; prompts;
-// the text of tokens, by a tokenizer.json and as bytes. (F54)
+// sample.h: a model that has learnt to count draws the numbers that come next, on every grid; draws with a temperature follow the softmax;
+// prompts; the text of tokens, by a tokenizer.json and as bytes. (F54)
 #include "../sample.h"
 #include "model_fixture.h"
 
@@ -20,10 +20,13 @@ static void check_counting(grid_shape shape, comm *ranks, const fixture *learnt)
     static const int32_t prompt[] = {4, 5, 6};
     fixture f;
     fixture_make(&f, &learnt->m.c, shape, ranks, fixture_setup(2, 1), RECOMPUTE_NONE, LENGTH);
-    for (int u = 0; u < f.m.c.L + 2; u++) device_copy(f.m.zero.params[u], learnt->m.zero.params[u], sizeof(floatX) * (size_t)f.m.units[u].count);
+    for (int u = 0; u < f.m.c.L + 2; u++)
+        device_copy(f.m.zero.params[u], learnt->m.zero.params[u], sizeof(floatX) * (size_t)f.m.units[u].count);
     sample_job job = job_of(prompt, 3, LENGTH - 3); // to the last position
     for (int64_t n = 3; n < LENGTH; n++) sample_draw(&job, n, &f.m, &f.shard, 0, 1);
-    for (int i = 0; i < LENGTH; i++) CHECK(job.tokens[i] == (4 + i) % CYCLE, "dp %d hp %d cp %d: token %d is %d, not %d", shape.dp, shape.hp, shape.cp, i, job.tokens[i], (4 + i) % CYCLE);
+    for (int i = 0; i < LENGTH; i++)
+        CHECK(job.tokens[i] == (4 + i) % CYCLE,
+              "dp %d hp %d cp %d: token %d is %d, not %d", shape.dp, shape.hp, shape.cp, i, job.tokens[i], (4 + i) % CYCLE);
     CHECK(fixture_holds_none(&f), "activations left after drawing");
     sample_close(&job);
     int32_t first[2][LENGTH];
@@ -31,7 +34,8 @@ static void check_counting(grid_shape shape, comm *ranks, const fixture *learnt)
         job = job_of(prompt, 3, LENGTH - 3);
         for (int64_t n = 3; n < LENGTH; n++) sample_draw(&job, n, &f.m, &f.shard, 100, k < 2 ? 8 : 9);
         if (k < 2) memcpy(first[k], job.tokens, sizeof first[k]);
-        else CHECK(memcmp(first[0], first[1], sizeof first[0]) == 0 && memcmp(first[0], job.tokens, sizeof first[0]) != 0, "seeds and draws");
+        else CHECK(memcmp(first[0], first[1], sizeof first[0]) == 0 && memcmp(first[0], job.tokens, sizeof first[0]) != 0,
+                   "seeds and draws");
         sample_close(&job);
     }
     fixture_free(&f);
@@ -65,7 +69,9 @@ static void test_choose(void) {
         int count[V] = {0};
         for (int i = 0; i < V; i++) sum += exp(logits[i] / temperature);
         for (int n = 0; n < DRAWS; n++) count[sample_choose(logits, V, temperature, (n + 0.5) / DRAWS)]++;
-        for (int i = 0; i < V; i++) CHECK(fabs(count[i] - DRAWS * exp(logits[i] / temperature) / sum) <= 2, "temperature %g: token %d drawn %d times", temperature, i, count[i]);
+        for (int i = 0; i < V; i++)
+            CHECK(fabs(count[i] - DRAWS * exp(logits[i] / temperature) / sum) <= 2,
+                  "temperature %g: token %d drawn %d times", temperature, i, count[i]);
     }
 }
 
@@ -76,8 +82,9 @@ static void check_prompt(const char *text, int64_t V, int64_t count, int32_t las
     error_text error;
     error.text[0] = '\0';
     int64_t n = sample_parse_prompt(text, V, tokens, &error);
-    CHECK(n == count && (n == 0 || tokens[n - 1] == last) && (refused == NULL ? error.text[0] == '\0' : strstr(error.text, refused) != NULL), "%s: %lld tokens, %s", text,
-          (long long)n, error.text);
+    CHECK(n == count && (n == 0 || tokens[n - 1] == last) &&
+          (refused == NULL ? error.text[0] == '\0' : strstr(error.text, refused) != NULL),
+          "%s: %lld tokens, %s", text, (long long)n, error.text);
 }
 static void check_text(const token_text *texts, const int32_t *tokens, int64_t count, const char *expected) {
     char text[256] = "";
@@ -123,9 +130,11 @@ static void test_text(void) {
     char folder[] = "/tmp/llama_sample_XXXXXX";
     if (mkdtemp(folder) == NULL) exit(EXIT_FAILED);
     static const char *const files[] = {
-        ("{\"added_tokens\":[{\"id\":4,\"content\":\"<|end|>\"}],\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"ByteLevel\"}]},\"model\":{\"vocab\":"
+        ("{\"added_tokens\":[{\"id\":4,\"content\":\"<|end|>\"}],"
+         "\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"ByteLevel\"}]},\"model\":{\"vocab\":"
          "{\"\\u0120the\":0,\"cat\":1,\"\\u010a\":2,\"\\u00c3\\u00a4\":3,\"far\":9}}}"),
-        "{\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"ByteFallback\"}]},\"model\":{\"vocab\":{\"a\":0}}}", "{\"model\":3}", "[1", ""};
+        "{\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"ByteFallback\"}]},\"model\":{\"vocab\":{\"a\":0}}}",
+        "{\"model\":3}", "[1", ""};
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
         error_text why;
         why.text[0] = '\0';

@@ -1,7 +1,7 @@
 // ranks: 4
-// Saving in the background: what is written is the model as it was when the save began, whatever training does meanwhile, with several ways to shard
-// and with offload; also with moments in bf16, and when resumed with the other --moments. No state counts as complete before it is finished. Without host
-// memory for a copy it is written at once. (F50, F51)
+// Saving in the background: what is written is the model as it was when the save began, whatever training does meanwhile, with several ways
+// to shard and with offload; also with moments in bf16, and when resumed with the other --moments. No state counts as complete before it is
+// finished. Without host memory for a copy it is written at once. (F50, F51)
 #include "../training_state.h"
 #include "model_fixture.h"
 
@@ -28,17 +28,20 @@ static int64_t count_differences(const model *m, const model *other) { // in the
                 int64_t n = z->units[u].count, held = k == VALUES_PARAMETERS ? n / z->zp : n / z->zo, from, to;
                 int64_t begin = held * (k == VALUES_PARAMETERS ? z->param_piece : z->optim_piece);
                 const char *a = (const char *)(k == VALUES_PARAMETERS ? z->params[u] : values_piece(z, (values_kind)k, u));
-                const char *b = (const char *)(k == VALUES_PARAMETERS ? other->zero.params[u] : values_piece(&other->zero, (values_kind)k, u));
+                const char *b = (const char *)(k == VALUES_PARAMETERS ? other->zero.params[u]
+                                                                      : values_piece(&other->zero, (values_kind)k, u));
                 size_t bytes = values_bytes(z, (values_kind)k);
                 if (!zero_span(&z->units[u].tensors[t], begin, begin + held, &from, &to)) continue;
-                for (int64_t i = from - begin; i < to - begin; i++) wrong += memcmp(a + bytes * (size_t)i, b + bytes * (size_t)i, bytes) != 0;
+                for (int64_t i = from - begin; i < to - begin; i++)
+                    wrong += memcmp(a + bytes * (size_t)i, b + bytes * (size_t)i, bytes) != 0;
             }
     return wrong;
 }
 
 static void check_saving(const char *folder, int zp, int zg, int zo, bool offload, bool saves, bool bf16_moments, comm *world) {
     char where[100];
-    snprintf(where, sizeof where, "ZeRO %d %d %d%s%s%s", zp, zg, zo, offload ? ", offload" : "", saves ? ", in the background" : "", bf16_moments ? ", bf16 moments" : "");
+    snprintf(where, sizeof where, "ZeRO %d %d %d%s%s%s", zp, zg, zo, offload ? ", offload" : "", saves ? ", in the background" : "",
+             bf16_moments ? ", bf16 moments" : "");
     model_config c = fixture_config(2, 128, 4, 2, 32, 256, 6000, false); // large enough that writing takes longer than changing
     grid_shape shape = {.dp = 1, .hp = 2, .cp = 2, .w = 1};
     model_setup setup = fixture_setup(1, 1);
@@ -81,10 +84,12 @@ static void check_saving(const char *folder, int zp, int zg, int zo, bool offloa
     bool resumed = false;
     found.step = found.samples = 0;
     stop_signal = SIGTERM; // a signal ends the reading of a state, which is not damaged
-    CHECK(!state_resume(&store, &f.m, &found, &resumed, &error) && !resumed && error.number == ERROR_STOPPED, "%s: not stopped: %s", where, error.text);
+    CHECK(!state_resume(&store, &f.m, &found, &resumed, &error) && !resumed && error.number == ERROR_STOPPED,
+          "%s: not stopped: %s", where, error.text);
     stop_signal = 0;
     error.text[0] = '\0';
-    CHECK(state_resume(&store, &f.m, &found, &resumed, &error) && resumed && found.step == 7 && found.samples == 70, "%s: %s", where, error.text);
+    CHECK(state_resume(&store, &f.m, &found, &resumed, &error) && resumed && found.step == 7 && found.samples == 70,
+          "%s: %s", where, error.text);
     zero_spread_finish(&f.m.zero, f.m.zero.unit_count); // a rank reads its optimizer pieces alone
     int64_t wrong = count_differences(&f.m, &kept.m);
     CHECK(wrong == 0, "%s: %lld values are not those of when the save began", where, (long long)wrong);
@@ -120,7 +125,8 @@ static void check_other_moments(const char *folder, bool offload, comm *world) {
         bool resumed = false;
         CHECK(state_store_open(&store, world, &o, NULL, &error), "%s", error.text);
         state_save_start(&store, &f.m, &progress);
-        CHECK(state_save_advance(&store, true, &error) && state_resume(&store, &other.m, &progress, &resumed, &error) && resumed, "%s", error.text);
+        CHECK(state_save_advance(&store, true, &error) && state_resume(&store, &other.m, &progress, &resumed, &error) && resumed,
+              "%s", error.text);
         int64_t wrong = 0, rounded = 0;
         for (int u = 0; u < f.m.zero.unit_count; u++)
             for (int k = VALUES_M; k <= VALUES_V; k++)
@@ -136,8 +142,8 @@ static void check_other_moments(const char *folder, bool offload, comm *world) {
                         rounded += float_of_bf16(narrow[i].bits) != floats[i];
                     }
                 }
-        CHECK(wrong == 0 && (rounded == 0) == (from_bf16 == 1), "a state with %s moments, offload %d: %lld are wrong, %lld rounded", from_bf16 ? "bf16" : "float", offload,
-              (long long)wrong, (long long)rounded);
+        CHECK(wrong == 0 && (rounded == 0) == (from_bf16 == 1), "a state with %s moments, offload %d: %lld are wrong, %lld rounded",
+              from_bf16 ? "bf16" : "float", offload, (long long)wrong, (long long)rounded);
         state_store_close(&store);
         comm_barrier(world);
         if (comm_rank(world) == 0) folder_remove(folder);
@@ -164,7 +170,8 @@ static void check_many_sums(const char *folder) {
         error.text[0] = '\0';
         cJSON *json = config_read_json(path_join(folder, "training_state.json").text, (size_t)1 << 30, &error);
         cJSON_ReplaceItemInObject(json, i == 0 ? "format" : "train_files", cJSON_CreateNumber(i == 0 ? STATE_FORMAT - 1 : -1));
-        CHECK(!state_parse_json(json, &found, back, count, &error) && strstr(error.text, i == 0 ? "its format is" : "\"train_files\"") != NULL, "%d: %s", i, error.text);
+        CHECK(!state_parse_json(json, &found, back, count, &error) &&
+              strstr(error.text, i == 0 ? "its format is" : "\"train_files\"") != NULL, "%d: %s", i, error.text);
         cJSON_Delete(json);
     }
     free(sums);

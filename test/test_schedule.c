@@ -1,10 +1,10 @@
 // ranks: 1
 // The ring's schedule for every cp <= 64, every w dividing it and every way to lay out windows, without running ranks. double_ring.cuh is
-// compiled against fakes of the device that record every rank's operations as a program. The programs are then played against each other over
-// the strictest possible network: a rank can finish a transfer only once both its peers have started theirs, and data arrives only then.
-// Checked: no deadlock, the right block with the right mask at each step, every block used once, the same work at every step, no buffer
-// touched while it travels, every dKV home with the contribution of every rank exactly once, sent as float and as bf16. (F7-F10, F42, F45)
-// With packed documents: in each transfer the receiver expects the rows that the sender sends.
+// compiled against fakes of the device that record every rank's operations as a program. The programs are then played against each other
+// over the strictest possible network: a rank can finish a transfer only once both its peers have started theirs, and data arrives only
+// then. Checked: no deadlock, the right block with the right mask at each step, every block used once, the same work at every step, no
+// buffer touched while it travels, every dKV home with the contribution of every rank exactly once, sent as float and as bf16. (F7-F10,
+// F42, F45) With packed documents: in each transfer the receiver expects the rows that the sender sends.
 #include "../double_ring.cuh"
 #include "test.h"
 
@@ -43,12 +43,15 @@ int comm_size(const comm *c) { return c->size; }
 comm_kind comm_kind_of(const comm *c) { (void)c; return COMM_KINDS; } // for a trace, which is off here
 void comm_sendrecv_start(comm *c, const void *send, size_t send_bytes, int to, void *recv, size_t recv_bytes, int from) {
     op *o = record(OP_START);
-    o->lane = c->lane; o->to = c->members[to]; o->from = c->members[from]; o->read = send; o->write = recv; o->bytes = send_bytes; o->arriving = recv_bytes;
+    o->lane = c->lane; o->to = c->members[to]; o->from = c->members[from]; o->read = send; o->write = recv; o->bytes = send_bytes;
+    o->arriving = recv_bytes;
 }
 void comm_finish(comm *c) { record(OP_FINISH)->lane = c->lane; }
 void comm_allgather_start(comm *c, const void *s, void *r, size_t n) { (void)c; (void)s; (void)r; (void)n; abort(); }
 void comm_alltoall_start(comm *c, const void *s, void *r, size_t n) { (void)c; (void)s; (void)r; (void)n; abort(); }
-void comm_reduce_scatter_start(comm *c, const float *s, float *r, size_t n, void *t) { (void)c; (void)s; (void)r; (void)n; (void)t; abort(); }
+void comm_reduce_scatter_start(comm *c, const float *s, float *r, size_t n, void *t) {
+    (void)c; (void)s; (void)r; (void)n; (void)t; abort();
+}
 size_t comm_reduce_scatter_scratch(int ranks, size_t n) { (void)ranks; (void)n; return 0; }
 comm *comm_split(comm *p, int colour, int key, comm_kind k) { (void)p; (void)colour; (void)key; (void)k; return NULL; }
 void comm_free(comm *c) { (void)c; }
@@ -65,15 +68,17 @@ void op_add_bf16(float *to, const bf16 *from, int64_t n) { (void)n; op *o = reco
 void op_bf16_from_float(bf16 *to, const float *from, int64_t n) { (void)n; op *o = record(OP_COPY); o->write = to; o->read = from; }
 size_t op_attention_scratch(attention_block b, bool backward) { (void)b; (void)backward; return 0; }
 static int64_t query_base; // address of row 0 of q, as a number
-void op_attention_forward(float *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_block b, bool merge, void *s) {
+void op_attention_forward(float *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_block b, bool merge,
+                          void *s) {
     (void)out; (void)lse; (void)s;
     op *o = record(OP_FORWARD);
     o->read = k; o->block = b; o->merge = merge;
     o->first_query = ((int64_t)(intptr_t)q - query_base) / (int64_t)sizeof(floatX) / b.q_stride;
     CHECK(v == k + b.Hkv * b.HS, "v is not beside k");
 }
-void op_attention_backward(float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *out, const floatX *dout,
-                           const float *lse, const float *delta, attention_block b, bool add_dq, bool add_dkv, void *s) {
+void op_attention_backward(float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *out,
+                           const floatX *dout, const float *lse, const float *delta, attention_block b, bool add_dq,
+                           bool add_dkv, void *s) {
     (void)dq; (void)dv; (void)v; (void)out; (void)dout; (void)lse; (void)delta; (void)s;
     CHECK(!add_dkv, "dKV is added to");
     op *o = record(OP_BACKWARD);
@@ -177,7 +182,8 @@ static bool play(int c, int64_t Tc) {
         if (!forward) {
             int dkv = buffer_of(p, o->write);
             CHECK(p->travels[dkv] == 0, "rank %d: dKV in flight", c);
-            CHECK(o->block.Tk == Tc || p->zero_from[dkv] == o->block.Tk, "rank %d with keys of %d: rows that no query sees are not zero", c, k);
+            CHECK(o->block.Tk == Tc || p->zero_from[dkv] == o->block.Tk,
+                  "rank %d with keys of %d: rows that no query sees are not zero", c, k);
             p->zero_from[dkv] = 0;
             p->holds[dkv].owner = k;
             p->holds[dkv].from = 1ull << c;
@@ -216,7 +222,8 @@ static void play_all(int cp, int64_t Tc, const char *what, int w) {
             while (players[c].at < programs[c].count && play(c, Tc)) progress = true;
     }
     for (int c = 0; c < cp; c++) {
-        CHECK(players[c].at == programs[c].count, "%s: cp %d w %d: rank %d is stuck at operation %d of %d", what, cp, w, c, players[c].at, programs[c].count);
+        CHECK(players[c].at == programs[c].count,
+              "%s: cp %d w %d: rank %d is stuck at operation %d of %d", what, cp, w, c, players[c].at, programs[c].count);
         for (int lane = 0; lane < 4; lane++)
             CHECK(started[c][lane] == finished[c][lane], "%s: rank %d leaves a transfer unfinished", what, c);
     }
@@ -309,8 +316,10 @@ static void check_parts(grid_shape shape, bool dkv_bf16, bool several) {
     enum { ROWS = 12 }; // of a rank
     int64_t S = shape.cp * ROWS, begins[64 * ROWS], rows[ROWS + 6 * 128], all = 0, most = 0;
     const sequence_segment segments[4] = {{0, 0}, {shape.cp * 4, 4}, {shape.cp * 6, 6}, {S, ROWS}};
-    for (int p = 0; p < S; p++)
-        begins[p] = p == 0 || test_random(3, (uint64_t)(p + 1000 * shape.cp)) > 0.4 || p == segments[1].position || p == segments[2].position ? p : begins[p - 1];
+    for (int p = 0; p < S; p++) {
+        bool begun = p == 0 || test_random(3, (uint64_t)(p + 1000 * shape.cp)) > 0.4;
+        begins[p] = begun || p == segments[1].position || p == segments[2].position ? p : begins[p - 1];
+    }
     query_base = (int64_t)(intptr_t)memory_kv[0][0];
     for (int c = 0; c < shape.cp; c++) {
         make_ring(shape, c, dkv_bf16);
@@ -318,8 +327,10 @@ static void check_parts(grid_shape shape, bool dkv_bf16, bool several) {
         r->Tc = ROWS;
         r->packed = true;
         r->dkv_own = memory_dkv[c][5];
-        sequence_shard shard = {.S = S, .T = ROWS, .hp = 1, .cp = shape.cp, .c = c, .long_document = several ? S / 2 : 0, .segments = several ? segments : NULL};
-        for (int64_t e = 0; e < sequence_shard_entries(&shard); e++) rows[e] = begins[min_i64(sequence_shard_entry(&shard, e).position, S - 1)];
+        sequence_shard shard = {.S = S, .T = ROWS, .hp = 1, .cp = shape.cp, .c = c, .long_document = several ? S / 2 : 0,
+                                .segments = several ? segments : NULL};
+        for (int64_t e = 0; e < sequence_shard_entries(&shard); e++)
+            rows[e] = begins[min_i64(sequence_shard_entry(&shard, e).position, S - 1)];
         float number[64];
         double_ring_queries t;
         memset(&t, 0, sizeof t);
@@ -340,9 +351,12 @@ static void check_parts(grid_shape shape, bool dkv_bf16, bool several) {
                 const char *from = (const char *)(lane < 2 ? (void *)memory_kv : (void *)memory_dkv), *of = (const char *)out->read;
                 size_t place = (size_t)(of - from) % (lane < 2 ? sizeof memory_kv[0][0] : sizeof memory_dkv[0][0]);
                 bool alike = in != NULL && in->from == c && in->arriving == out->bytes;
-                size_t taken = in == NULL ? 0 : (size_t)((const char *)in->write - from) % (lane < 2 ? sizeof memory_kv[0][0] : sizeof memory_dkv[0][0]);
-                CHECK(alike && taken == place && out->bytes <= ROWS * row, "cp %d w %d: rank %d, lane %d, start %d: %zu bytes at %zu leave, %zu at %zu arrive", shape.cp, shape.w, c,
-                      lane, h, out->bytes, place, in == NULL ? 0 : in->arriving, taken);
+                size_t taken = in == NULL ? 0
+                                          : (size_t)((const char *)in->write - from) %
+                                                (lane < 2 ? sizeof memory_kv[0][0] : sizeof memory_dkv[0][0]);
+                CHECK(alike && taken == place && out->bytes <= ROWS * row,
+                      "cp %d w %d: rank %d, lane %d, start %d: %zu bytes at %zu leave, %zu at %zu arrive", shape.cp, shape.w, c, lane, h,
+                      out->bytes, place, in == NULL ? 0 : in->arriving, taken);
                 all += (int64_t)(out->bytes / row);
                 most += ROWS;
             }
@@ -351,8 +365,8 @@ static void check_parts(grid_shape shape, bool dkv_bf16, bool several) {
           "%lld of %lld rows travel", (long long)all, (long long)most);
 }
 
-// A block is computed with documents where a boundary hides keys: with one document nowhere; where the first token is a document, where the keys are those of
-// rank 0, by all but that token's own query.
+// A block is computed with documents where a boundary hides keys: with one document nowhere; where the first token is a document, where the
+// keys are those of rank 0, by all but that token's own query.
 static void check_given(grid_shape shape) {
     enum { ROWS = 4 };
     for (int alone = 0; alone < 2; alone++)
@@ -371,7 +385,8 @@ static void check_given(grid_shape shape) {
                 if (o->kind != OP_FORWARD) continue;
                 int k = double_ring_source(&grids[c], n / w, n % w);
                 n++;
-                CHECK((o->block.documents.first != NULL) == (alone == 1 && k == 0), "cp %d w %d: rank %d with keys of %d: documents", shape.cp, w, c, k);
+                CHECK((o->block.documents.first != NULL) == (alone == 1 && k == 0),
+                      "cp %d w %d: rank %d with keys of %d: documents", shape.cp, w, c, k);
             }
             CHECK(n == shape.cp, "cp %d w %d: rank %d computes %d blocks", shape.cp, w, c, n);
         }

@@ -15,7 +15,8 @@ int main(void) {
             for (int k = i - SPIKE_WINDOW; k < i; k++) sum += all[k], squares += all[k] * all[k];
             double mean = sum / SPIKE_WINDOW, want = mean + 6 * sqrt(squares / SPIKE_WINDOW - mean * mean);
             CHECK(fabs(limit - want) < 1e-9, "after %d values: %.12g, %.12g by hand", i, limit, want);
-            CHECK(fabs(recent_limit(&r, 0) - mean) < 1e-12 && all[i - 1] == r.values[SPIKE_WINDOW - 1] && all[i - SPIKE_WINDOW] == r.values[0], "after %d values", i);
+            CHECK(fabs(recent_limit(&r, 0) - mean) < 1e-12 && all[i - 1] == r.values[SPIKE_WINDOW - 1] &&
+                  all[i - SPIKE_WINDOW] == r.values[0], "after %d values", i);
         }
         all[i] = 3 + 0.1 * test_random(1, (uint64_t)i) + (i >= 500 ? 1 : 0); // and a new level
         recent_add(&r, all[i]);

@@ -1,10 +1,11 @@
 // ranks: 8
-// --verify: passes on grids that are right, of every kind, and finds what is wrong with a grid: each rank's rows, heads or samples, and rings that go
-// the wrong way, of all of which the loss shows little or nothing. (F3, F26, F46)
+// --verify: passes on grids that are right, of every kind, and finds what is wrong with a grid: each rank's rows, heads or samples, and
+// rings that go the wrong way, of all of which the loss shows little or nothing. (F3, F26, F46)
 #include "../verify.h"
 #include "model_fixture.h"
 
-static const recompute_kind kinds[6] = {RECOMPUTE_NONE, RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL, RECOMPUTE_FULL};
+static const recompute_kind kinds[6] = {RECOMPUTE_NONE, RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_SELECTIVE,
+                                        RECOMPUTE_FULL, RECOMPUTE_FULL};
 
 static model_setup run_of(int zp, int zg, int zo) {
     model_setup setup = fixture_setup(3, 3);

@@ -1,8 +1,8 @@
 // ranks: 8
 // Hybrid ZeRO: every legal (params, grads, optim) triple on 1 to 8 ranks, with and without accumulation, against the replicated run over
-// 10 steps: the same gradient norms and parameters, and parameters bit-equal on all ranks after every step. Moments in bf16: the same bits for every
-// triple. Offload of model states; bytes equal the formulas; a transfer starts before, and is waited for after, the compute that hides it; delays change nothing.
-// (F27, F28, F30, F31, F43, F49, F52)
+// 10 steps: the same gradient norms and parameters, and parameters bit-equal on all ranks after every step. Moments in bf16: the same bits
+// for every triple. Offload of model states; bytes equal the formulas; a transfer starts before, and is waited for after, the compute that
+// hides it; delays change nothing. (F27, F28, F30, F31, F43, F49, F52)
 #include "model_fixture.h"
 
 enum { SIZES = 8, STEPS = TEST_SANITIZED ? 4 : 10, ACCUM = 2 };
@@ -18,8 +18,8 @@ static void free_outcome(outcome *o, int units) {
     for (int u = 0; u < units; u++) free(o->parameters[u]);
 }
 
-// Bytes of gather, reduce and update of a step, by the formulas at the top of zero_hybrid.cuh. They are the same for every step, because the update
-// makes gathered parameters stale.
+// Bytes of gather, reduce and update of a step, by the formulas at the top of zero_hybrid.cuh. They are the same for every step, because
+// the update makes gathered parameters stale.
 static void check_bytes(const fixture *f, const char *where) {
     const zero_hybrid *z = &f->m.zero;
     int64_t A = f->m.setup.grad_accum, s = sizeof(floatX), R = z->ranks / z->zo, L = f->m.c.L;
@@ -42,8 +42,8 @@ static void check_bytes(const fixture *f, const char *where) {
           (long long)comm_count(COMM_PARAM_UPDATE).bytes_sent, (long long)update);
 }
 
-// Puts this rank back to where it is after an update: only its own pieces hold the new parameters, all others are NaN. The next forward pass must gather
-// them and wait for them.
+// Puts this rank back to where it is after an update: only its own pieces hold the new parameters, all others are NaN. The next forward
+// pass must gather them and wait for them.
 static void forget_others(zero_hybrid *z) {
     zero_spread_due(z);
     for (int u = 0; u < z->unit_count; u++) {
@@ -79,23 +79,25 @@ static outcome train(const model_config *c, grid_shape shape, model_setup setup,
             if (step == STEPS - 1) o.parameters[u] = mine;
             else free(mine);
         }
-        for (int s2 = 0; s2 < ZERO_SLOTS; s2++) f.m.zero.param_slot_unit[s2] = f.m.zero.shard_slot_unit[s2] = -1; // undoes the effect of the check's own gathers
+        // Undoes the effect of the check's own gathers.
+        for (int s2 = 0; s2 < ZERO_SLOTS; s2++) f.m.zero.param_slot_unit[s2] = f.m.zero.shard_slot_unit[s2] = -1;
         forget_others(&f.m.zero);
     }
     fixture_free(&f);
     return o;
 }
 
-// Gradients, and parameters, on the host, against `on_device`, the same run without. The same bits, unless micro-steps are added up by one rank: products
-// then add to what is there one row after the other, and otherwise start from zero.
-static void check_offloaded(const model_config *c, grid_shape shape, model_setup setup, comm *ranks, const outcome *on_device, const char *where) {
+// Gradients, and parameters, on the host, against `on_device`, the same run without. The same bits, unless micro-steps are added up by one
+// rank: products then add to what is there one row after the other, and otherwise start from zero.
+static void check_offloaded(const model_config *c, grid_shape shape, model_setup setup, comm *ranks, const outcome *on_device,
+                            const char *where) {
     for (int states = OFFLOAD_GRADIENTS; states <= (setup.zp == setup.zo ? OFFLOAD_PARAMETERS : OFFLOAD_GRADIENTS); states++) {
         setup.offload_states = (zero_offload)states;
         outcome o = train(c, shape, setup, ranks, where);
         double tolerance = setup.zg == 1 && setup.grad_accum > 1 ? 1e-6 : 0;
         for (int s = 0; s < STEPS; s++)
-            CHECK(fabs(o.norm[s] - on_device->norm[s]) <= tolerance * on_device->norm[s], "%s, offload %d: step %d: norm %.9f, on the device %.9f", where, states, s,
-                  o.norm[s], on_device->norm[s]);
+            CHECK(fabs(o.norm[s] - on_device->norm[s]) <= tolerance * on_device->norm[s],
+                  "%s, offload %d: step %d: norm %.9f, on the device %.9f", where, states, s, o.norm[s], on_device->norm[s]);
         for (int u = 0; u < c->L + 2; u++) {
             double d = test_difference(o.parameters[u], on_device->parameters[u], o.count[u]);
             CHECK(d <= tolerance, "%s, offload %d: parameters of unit %d differ by %.1e", where, states, u, d);
@@ -121,7 +123,8 @@ static void check_decay(comm *self) {
         for (int t = 0; t < f[0].m.units[u].tensor_count; t++) {
             const zero_tensor *tensor = &f[0].m.units[u].tensors[t];
             bool same = memcmp(without + tensor->offset, with + tensor->offset, sizeof(float) * (size_t)tensor->count) == 0;
-            CHECK(same == (strstr(tensor->name, "norm") != NULL), "%s of unit %d: %s by weight decay", tensor->name, u, same ? "not changed" : "changed");
+            CHECK(same == (strstr(tensor->name, "norm") != NULL),
+                  "%s of unit %d: %s by weight decay", tensor->name, u, same ? "not changed" : "changed");
         }
         free(without);
         free(with);
@@ -141,16 +144,17 @@ static const trace_event *find_event(const char *name, int track, int index, int
 static void check_hides(const trace_event *transfer, const trace_event *compute, const char *what, int unit) {
     CHECK(transfer != NULL && compute != NULL, "%s of unit %d is not in the trace", what, unit);
     if (transfer == NULL || compute == NULL) return;
-    CHECK(transfer->begin <= compute->begin && transfer->end >= compute->end, "%s of unit %d starts after or is waited for before the compute that hides it",
-          what, unit);
+    CHECK(transfer->begin <= compute->begin && transfer->end >= compute->end,
+          "%s of unit %d starts after or is waited for before the compute that hides it", what, unit);
 }
 
 // The trace of a step of two micro-steps. (Layer l is unit l + 1; the last two layers stay from forward to backward.)
-// A layer is gathered while the layer that comes before it in the pass computes, in forward and backward. Stage k of the reduction of a unit's gradient
-// (the degrees decide how many stages there are) is in flight while the layer k + 1 further down computes. A unit's new parameters are exchanged
-// while the layer before it computes, or, if a gather follows, the layer before that one.
-// Stages that outlast the first micro-step's backward pass are hidden by the next forward pass. The embedding is gathered for the next micro-step while the
-// first layer's backward pass computes. Nothing hides the gather of the step's first unit, nor the stages that outlast the last backward pass.
+// A layer is gathered while the layer that comes before it in the pass computes, in forward and backward. Stage k of the reduction of a
+// unit's gradient (the degrees decide how many stages there are) is in flight while the layer k + 1 further down computes. A unit's new
+// parameters are exchanged while the layer before it computes, or, if a gather follows, the layer before that one.
+// Stages that outlast the first micro-step's backward pass are hidden by the next forward pass. The embedding is gathered for the next
+// micro-step while the first layer's backward pass computes. Nothing hides the gather of the step's first unit, nor the stages that outlast
+// the last backward pass.
 static void check_overlap(const model_config *c, grid_shape shape, comm *ranks, int zp, int zg, int zo) {
     model_setup setup = fixture_setup(1, 2);
     setup.zp = zp; setup.zg = zg; setup.zo = zo;
@@ -158,14 +162,19 @@ static void check_overlap(const model_config *c, grid_shape shape, comm *ranks, 
     fixture_make(&f, c, shape, ranks, setup, RECOMPUTE_NONE, 12);
     trace_start();
     model_step(&f.m, fixture_adamw(1), 1.0);
-    int gather = TRACE_KIND + (int)COMM_PARAM_GATHER, reduce = TRACE_KIND + (int)COMM_GRAD_REDUCE, update = TRACE_KIND + (int)COMM_PARAM_UPDATE;
+    int gather = TRACE_KIND + (int)COMM_PARAM_GATHER, reduce = TRACE_KIND + (int)COMM_GRAD_REDUCE;
+    int update = TRACE_KIND + (int)COMM_PARAM_UPDATE;
     int L = c->L, replicas = comm_size(ranks) / zo, expected = 0;
     char what[80];
     for (int unit = 2; zp > 1 && unit <= L + 1; unit++)
-        check_hides(find_event("gather parameters", gather, unit, 0), find_event("layer forward", TRACE_COMPUTE, unit - 2, 0), "forward gather", unit);
+        check_hides(find_event("gather parameters", gather, unit, 0), find_event("layer forward", TRACE_COMPUTE, unit - 2, 0),
+                    "forward gather", unit);
     for (int unit = 1; zp > 1 && unit <= L - 2; unit++)
-        check_hides(find_event("gather parameters", gather, unit, 1), find_event("layer backward", TRACE_COMPUTE, unit, 0), "backward gather", unit);
-    if (zp > 1 && !c->tied) check_hides(find_event("gather parameters", gather, 0, 1), find_event("layer backward", TRACE_COMPUTE, 0, 0), "gather for the next micro-step", 0);
+        check_hides(find_event("gather parameters", gather, unit, 1), find_event("layer backward", TRACE_COMPUTE, unit, 0),
+                    "backward gather", unit);
+    if (zp > 1 && !c->tied)
+        check_hides(find_event("gather parameters", gather, 0, 1), find_event("layer backward", TRACE_COMPUTE, 0, 0),
+                    "gather for the next micro-step", 0);
     int seen[16] = {0}; // stages of a unit so far
     for (int micro = 0; micro < 2; micro++) {
         int stages = (zg > 1) + (micro == 1 ? (zo > zg) + (replicas > 1 ? 2 : 0) : 0);
@@ -183,7 +192,8 @@ static void check_overlap(const model_config *c, grid_shape shape, comm *ranks, 
     }
     for (int unit = zp == 1 ? 2 : 3; zo > zp && unit <= L + 1; unit++) {
         snprintf(what, sizeof what, "zero %d/%d/%d: update", zp, zg, zo);
-        check_hides(find_event("update parameters", update, unit, 0), find_event("layer forward", TRACE_COMPUTE, unit - (zp == 1 ? 2 : 3), 0), what, unit);
+        check_hides(find_event("update parameters", update, unit, 0),
+                    find_event("layer forward", TRACE_COMPUTE, unit - (zp == 1 ? 2 : 3), 0), what, unit);
     }
     int reductions = 0;
     for (int64_t i = 0; i < trace_global.count; i++) reductions += trace_global.events[i].track == reduce;
@@ -195,7 +205,7 @@ static void check_overlap(const model_config *c, grid_shape shape, comm *ranks, 
 
 int main(int argc, char **argv) {
     comm *world = test_start(&argc, &argv);
-    // Norm weights of 10 elements are smaller than the ranks' 16-element pieces, so some pieces hold parts of several tensors, some only padding.
+    // Norm weights of 10 elements are smaller than the ranks' 16-element pieces, so a piece may hold parts of several tensors, or padding.
     model_config configs[] = {fixture_config(4, 10, 4, 2, 6, 9, 31, false), fixture_config(1, 12, 4, 1, 4, 8, 17, true)};
     comm *self = comm_split(world, comm_rank(world), 0, COMM_CONTROL);
     check_decay(self);
@@ -222,10 +232,11 @@ int main(int argc, char **argv) {
                             setup.zp = zp; setup.zg = zg; setup.zo = zo;
                             setup.offload_states = zo % 2 == 0 ? OFFLOAD_OPTIMIZER : OFFLOAD_NONE;
                             outcome o = train(c, shape, setup, ranks, where);
-                            // One stage over all ranks, in rank order, adds in the same order as the replicated run; other degrees group the terms otherwise.
+                            // One stage over all ranks, in rank order, adds in the replicated run's order; other degrees group otherwise.
                             bool same_order = (zg == 1 && (zo == 1 || zo == n)) || (accum == 1 && zg == n && (zp == 1 || zp == n));
                             for (int s = 0; s < STEPS; s++)
-                                CHECK((float)o.norm[s] == (float)replicated.norm[s] || fabs(o.norm[s] - replicated.norm[s]) <= (same_order ? 0 : 1e-6) * replicated.norm[s],
+                                CHECK((float)o.norm[s] == (float)replicated.norm[s] ||
+                                      fabs(o.norm[s] - replicated.norm[s]) <= (same_order ? 0 : 1e-6) * replicated.norm[s],
                                       "%s: step %d: norm %.9f, replicated %.9f", where, s, o.norm[s], replicated.norm[s]);
                             for (int u = 0; u < c->L + 2; u++) {
                                 double d = test_difference(o.parameters[u], replicated.parameters[u], o.count[u]);
@@ -244,14 +255,16 @@ int main(int argc, char **argv) {
     narrow.bf16_moments = true;
     fixture_check_updates(&configs[0], narrow, world, false);
     grid_shape shape = {.dp = 2, .hp = 2, .cp = 2, .w = 2};
-    static const int triples[6][3] = {{8, 8, 8}, {1, 1, 1}, {1, 1, 8}, {2, 2, 4}, {2, 4, 8}, {1, 2, 4}}; // 1, 2, 1, 4, 2 and 4 stages in the last micro-step
+    // 1, 2, 1, 4, 2 and 4 stages in the last micro-step.
+    static const int triples[6][3] = {{8, 8, 8}, {1, 1, 1}, {1, 1, 8}, {2, 2, 4}, {2, 4, 8}, {1, 2, 4}};
     for (int i = 0; i < 6; i++) check_overlap(&configs[0], shape, world, triples[i][0], triples[i][1], triples[i][2]);
     model_setup setup = fixture_setup(1, 2); // late transfers must change nothing
     setup.zp = 2; setup.zg = 4; setup.zo = 8;
     outcome on_time = train(&configs[0], shape, setup, world, "on time");
     comm_test_delay(200, 3);
     outcome late = train(&configs[0], shape, setup, world, "late");
-    for (int u = 0; u < 6; u++) CHECK(memcmp(on_time.parameters[u], late.parameters[u], (size_t)late.count[u] * sizeof(float)) == 0, "delays change unit %d", u);
+    for (int u = 0; u < 6; u++)
+        CHECK(memcmp(on_time.parameters[u], late.parameters[u], (size_t)late.count[u] * sizeof(float)) == 0, "delays change unit %d", u);
     free_outcome(&on_time, 6);
     free_outcome(&late, 6);
     int status = test_finish("test_zero", world);

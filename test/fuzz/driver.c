@@ -1,5 +1,5 @@
-// Runs a fuzz target without clang: on every file of a corpus, then on a fixed number of mutations of them, the same on every machine. Built with
-// AddressSanitizer and UndefinedBehaviorSanitizer. An input that causes a finding is written to a file, whose name is printed.
+// Runs a fuzz target without clang: on every file of a corpus, then on a fixed number of mutations of them, the same on every machine.
+// Built with AddressSanitizer and UndefinedBehaviorSanitizer. An input that causes a finding is written to a file, whose name is printed.
 //     fuzz_TARGET MUTATIONS FILE...      the files of the corpus; to repeat a finding: fuzz_TARGET 0 crash-fuzz_TARGET
 #include "fuzz.h"
 #include <sanitizer/common_interface_defs.h>
@@ -43,7 +43,8 @@ static size_t draw(size_t n) {                 // 0 to n-1
 
 // Makes one change to the n bytes at x, which has room for LARGEST, and returns the new length. other: another input to take pieces from.
 static size_t mutate(uint8_t *x, size_t n, const uint8_t *other, size_t other_bytes) {
-    static const char *const pieces[] = {"0", "-1", "9999999999999999999", "1e400", "0.5", "null", "{}", "[", "]", "\"", ",", "\n", "--", "=", "\xff\xff\xff\xff", "\x7f", "\x80"};
+    static const char *const pieces[] = {"0", "-1", "9999999999999999999", "1e400", "0.5", "null", "{}", "[", "]", "\"", ",", "\n", "--",
+                                         "=", "\xff\xff\xff\xff", "\x7f", "\x80"};
     const size_t count = sizeof pieces / sizeof pieces[0];
     size_t at = draw(n + 1), length = 1 + draw(draw(4) == 0 ? 64 : 8);
     switch (draw(8)) {

@@ -1,5 +1,5 @@
-// What the fuzz targets share. A target, fuzz_*.c, defines LLVMFuzzerTestOneInput(data, size), which takes any bytes as a user's file or command
-// line. They must give a value or one line of error, never a crash, an exit, a leak or a read outside the file.
+// What the fuzz targets share. A target, fuzz_*.c, defines LLVMFuzzerTestOneInput(data, size), which takes any bytes as a user's file or
+// command line. They must give a value or one line of error, never a crash, an exit, a leak or a read outside the file.
 // `make fuzz` runs it under libFuzzer (clang), test_fuzz.sh under driver.c (gcc).
 #ifndef FUZZ_H
 #define FUZZ_H

@@ -14,7 +14,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     for (int ranks = 1; ranks <= 16; ranks *= 16) {
         cluster shared = c;
         cluster_share(&shared, ranks);
-        for (int i = 0; i < CLUSTER_FIGURES; i++) MUST(isfinite(*cluster_value(&shared, &cluster_figures[i])), "%s", cluster_figures[i].key);
+        for (int i = 0; i < CLUSTER_FIGURES; i++)
+            MUST(isfinite(*cluster_value(&shared, &cluster_figures[i])), "%s", cluster_figures[i].key);
     }
     return 0;
 }

@@ -14,7 +14,8 @@ static void make_file(const char *name, const char *header, size_t data_bytes) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static bool made = false;
     if (!made) {
-        make_file("a.safetensors", "{\"x\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\"y\":{\"dtype\":\"F16\",\"shape\":[2,1],\"data_offsets\":[8,12]}}", 12);
+        make_file("a.safetensors", "{\"x\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},"
+                                   "\"y\":{\"dtype\":\"F16\",\"shape\":[2,1],\"data_offsets\":[8,12]}}", 12);
         make_file("b.safetensors", "{\"z\":{\"dtype\":\"BF16\",\"shape\":[],\"data_offsets\":[0,2]}}", 2);
         made = true;
     }

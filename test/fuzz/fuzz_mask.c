@@ -1,4 +1,4 @@
-// Input: the loss mask beside a token file of 24 tokens. If it is accepted, the tokens with mask 1, and no others, are labels, each on one rank.
+// Input: the loss mask beside a token file of 24 tokens. If it is accepted, just the tokens with mask 1 are labels, each on one rank.
 #include "../../dataloader.h"
 #include "fuzz.h"
 

@@ -31,9 +31,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         ok = ok && options_check(&o, &c, ranks, &error);
         must_be_clear(ok, &error);
         if (ok) {
-            MUST(o.dp * o.hp * o.cp == (o.dry_run ? o.ranks : ranks), "%lld x %lld x %lld", (long long)o.dp, (long long)o.hp, (long long)o.cp);
-            MUST(c.H % o.hp == 0 && o.cp % o.inner_ring == 0 && o.ranks % o.zero_optim == 0 && o.zero_optim % o.zero_grads == 0 && o.zero_grads % o.zero_params == 0,
-                 "%lld %lld %lld %lld %lld", (long long)o.hp, (long long)o.inner_ring, (long long)o.zero_params, (long long)o.zero_grads, (long long)o.zero_optim);
+            MUST(o.dp * o.hp * o.cp == (o.dry_run ? o.ranks : ranks),
+                 "%lld x %lld x %lld", (long long)o.dp, (long long)o.hp, (long long)o.cp);
+            MUST(c.H % o.hp == 0 && o.cp % o.inner_ring == 0 && o.ranks % o.zero_optim == 0 && o.zero_optim % o.zero_grads == 0 &&
+                 o.zero_grads % o.zero_params == 0, "%lld %lld %lld %lld %lld", (long long)o.hp, (long long)o.inner_ring,
+                 (long long)o.zero_params, (long long)o.zero_grads, (long long)o.zero_optim);
             MUST(o.grad_accum >= 1 && o.seq_len >= 1 && o.batch_size >= 1 && o.warmup <= o.steps, "%lld", (long long)o.grad_accum);
             options_print(&o, nowhere);
         }

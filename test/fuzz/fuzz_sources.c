@@ -1,5 +1,5 @@
-// Input: the value of --train-data and of --val-data: several sources, names, weights. '@' stands for the folder of three token files; '/' is
-// dropped, so that no pattern reaches the machine's own folders. A source that is accepted always has its share, to within less than one sample.
+// Input: the value of --train-data and of --val-data: several sources, names, weights. '@' stands for the folder of three token files; '/'
+// is dropped, so that no pattern reaches the machine's own folders. An accepted source always has its share, to less than one sample.
 #include "../../data_sources.h"
 #include "fuzz.h"
 
@@ -15,11 +15,13 @@ static void check_sources(const char *text, bool weights) {
     for (int64_t n = 0; n < counters; n++) {
         int64_t sample = -1;
         int i = data_sources_at(&s, n, &sample);
-        MUST(i >= 0 && i < s.count && sample >= 0 && sample < dataloader_samples(&s.sources[i].data), "source %d, sample %lld", i, (long long)sample);
+        MUST(i >= 0 && i < s.count && sample >= 0 && sample < dataloader_samples(&s.sources[i].data),
+             "source %d, sample %lld", i, (long long)sample);
         had[i]++;
         for (int k = 0; k < s.count; k++) { // the samples so far of a source are its share, to within less than one
             MUST(data_sources_drawn(&s, k, n + 1) == had[k], "source %d", k);
-            MUST(llabs(had[k] * s.period - (n + 1) * s.sources[k].weight) < s.period, "source %d had %lld of %lld", k, (long long)had[k], (long long)(n + 1));
+            MUST(llabs(had[k] * s.period - (n + 1) * s.sources[k].weight) < s.period,
+                 "source %d had %lld of %lld", k, (long long)had[k], (long long)(n + 1));
         }
     }
     data_sources_close(&s);
@@ -41,7 +43,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
             memcpy(text + n, folder, longest - 1);
             text[n + longest - 1] = '/';
             n += longest;
-        } else if (data[i] != '/' && data[i] >= 32 && data[i] != 127) text[n++] = (char)data[i]; // the option table refuses control characters
+        } else if (data[i] != '/' && data[i] >= 32 && data[i] != 127) { // the option table refuses control characters
+            text[n++] = (char)data[i];
+        }
     }
     check_sources(text, true);
     check_sources(text, false);

@@ -1,4 +1,4 @@
-// Input: a training_state.json, tried twice: as the file of a state, whose checksum guards it, and as JSON whose checksum is taken to be right.
+// Input: a training_state.json, tried twice: as the file of a state, which its checksum guards, and as JSON whose checksum counts as right.
 #include "../../training_state.h"
 #include "fuzz.h"
 
@@ -23,7 +23,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     must_be_clear(ok, &error);
     cJSON_Delete(json);
     if (!ok) return 0;
-    MUST(progress.step >= 0 && progress.samples >= 0 && progress.seed >= 0 && progress.seq_len >= 0 && progress.train_tokens >= 0, "a number below 0");
+    MUST(progress.step >= 0 && progress.samples >= 0 && progress.seed >= 0 && progress.seq_len >= 0 && progress.train_tokens >= 0,
+         "a number below 0");
 
     // Written and read again, it is the same.
     training_progress back;

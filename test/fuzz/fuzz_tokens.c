@@ -1,5 +1,5 @@
-// Input: a token file, read alone and after a good one. A file that is accepted can be read to its last token on every rank; the only error left
-// is a token beyond the vocabulary. With packed documents, the first token of every row's document is the right one.
+// Input: a token file, read alone and after a good one. A file that is accepted can be read to its last token on every rank; the only error
+// left is a token beyond the vocabulary. With packed documents, the first token of every row's document is the right one.
 #include "../../dataloader.h"
 #include "fuzz.h"
 
@@ -12,20 +12,24 @@ static void check_documents(dataloader *loader, int64_t sample, int h, int c, do
     int32_t whole[LENGTH], tokens[LENGTH], labels[LENGTH];
     int64_t first[8 * LENGTH];
     sequence_segment segments[LENGTH];
-    MUST(shard.T <= LENGTH && sequence_shard_entries(&shard) <= 8 * LENGTH && sequence_shard_segments(&shard) < LENGTH, "no room for %lld rows", (long long)shard.T);
+    MUST(shard.T <= LENGTH && sequence_shard_entries(&shard) <= 8 * LENGTH && sequence_shard_segments(&shard) < LENGTH,
+         "no room for %lld rows", (long long)shard.T);
     bool ok = dataloader_read_packed(loader, sample, &shard, mark, tokens, labels, first, segments, &error);
     must_be_clear(ok, &error);
     MUST(ok || strstr(error.text, "vocabulary") != NULL, "%s", error.text);
-    if (!ok || !dataloader_read_tokens(loader, sample * LENGTH, LENGTH, whole, &error)) return; // a token of another rank may be beyond the vocabulary
+    // A token of another rank may be beyond the vocabulary.
+    if (!ok || !dataloader_read_tokens(loader, sample * LENGTH, LENGTH, whole, &error)) return;
     shard.segments = segments;
     for (int64_t t = 0; t < sequence_shard_entries(&shard); t++) { // the rows, then the chunks' first rows
         sequence_span span = sequence_shard_entry(&shard, t);
         int64_t position = span.position, begin = min_i64(position, span.end - 1);
         while (begin > 0 && whole[begin - mark.ends] != mark.token) begin--;
         if (position >= span.end && first[t] == position) continue; // padding may be documents of its own
-        MUST(first[t] == begin, "row %lld, at %lld: its document begins at %lld, not %lld", (long long)t, (long long)position, (long long)begin, (long long)first[t]);
+        MUST(first[t] == begin, "row %lld, at %lld: its document begins at %lld, not %lld", (long long)t, (long long)position,
+             (long long)begin, (long long)first[t]);
     }
-    for (int64_t t = 0; t < shard.T; t++) MUST((mark.ends ? tokens : labels)[t] != mark.token || labels[t] == LABEL_IGNORED, "a label crosses to the next document");
+    for (int64_t t = 0; t < shard.T; t++)
+        MUST((mark.ends ? tokens : labels)[t] != mark.token || labels[t] == LABEL_IGNORED, "a label crosses to the next document");
 }
 
 static void read_all(const char *pattern) {
@@ -46,7 +50,8 @@ static void read_all(const char *pattern) {
             MUST(ok || strstr(error.text, "vocabulary") != NULL, "%s", error.text);
             error = no_error();
             for (int64_t t = 0; ok && t < shard.T; t++)
-                MUST(tokens[t] >= 0 && tokens[t] < VOCABULARY && labels[t] >= LABEL_IGNORED && labels[t] < VOCABULARY, "token %d, label %d", tokens[t], labels[t]);
+                MUST(tokens[t] >= 0 && tokens[t] < VOCABULARY && labels[t] >= LABEL_IGNORED && labels[t] < VOCABULARY,
+                     "token %d, label %d", tokens[t], labels[t]);
             if (ok) check_documents(&loader, sample, rank % 2, rank / 2, (document_mark){tokens[at % shard.T], rank % 3 > 0});
         }
     if (loader.total <= 8192) { // all of it, over the files
