@@ -6,7 +6,10 @@
 #include "device/comm.h"
 
 typedef enum { PLACEMENT_HEAD_FIRST, PLACEMENT_CONTEXT_FIRST } placement_kind;
-static inline const char *placement_name(placement_kind kind) { return kind == PLACEMENT_HEAD_FIRST ? "head-first" : "context-first"; }
+static inline const char *placement_name(placement_kind kind) {
+    static const char *const names[] = {"head-first", "context-first"};
+    return names[kind];
+}
 
 // The shape of the grid: plain numbers, the same on every rank.
 typedef struct {

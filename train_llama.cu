@@ -510,6 +510,7 @@ int main(int argc, char **argv) {
     if (exported && t.g.rank == 0) printf("exported    %s: is there already, from this run\n", o.export_to);
     if (o.export_to != NULL && !exported && !t.stopped) export_model(&t, &error);
     free_all(&t);
+    if (t.g.rank == 0 && t.save_failed) fprintf(stderr, "error: the last state was not saved; a warning above says why\n");
     int lost = o.export_to != NULL && !t.stopped ? EXIT_USER_ERROR : EXIT_FAILED; // another attempt would find its export in the way
     return finish(t.save_failed || t.report_failed ? lost : EXIT_OK);
 }

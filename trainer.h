@@ -462,11 +462,14 @@ static inline void print_start(const trainer *t) {
     printf("model       %s: %.1f M parameters, L %d D %d H %d Hkv %d HS %d F %d V %d%s\n", c->name, 1e-6 * (double)config_parameters(c),
            c->L, c->D, c->H, c->Hkv, c->HS, c->F, c->V, c->tied ? ", tied" : "");
     snprintf(windows, sizeof windows, "windows of %d", t->g.shape.w);
-    printf("grid        %d rank%s = dp %d x hp %d x cp %d, %s, %s%s\n", t->g.ranks, plural(t->g.ranks), t->g.shape.dp, t->g.shape.hp,
-           t->g.shape.cp, t->m.attention.ring.allgather ? "all-gather of KV" : grid_one_ring(&t->g.shape) ? "one ring" : windows,
-           placement_name(t->g.shape.placement), t->m.setup.dkv_bf16 ? ", dKV sent as bf16" : "");
-    printf("sequence    %lld tokens (%lld with padding), %lld on a rank; %lld sequence%s a step\n", (long long)t->shard.S,
-           (long long)t->shard.S_padded, (long long)t->shard.T, (long long)step_sequences(t), plural(step_sequences(t)));
+    printf("grid        %d rank%s = dp %d x hp %d x cp %d", t->g.ranks, plural(t->g.ranks), t->g.shape.dp, t->g.shape.hp, t->g.shape.cp);
+    if (t->g.shape.cp > 1)
+        printf(", %s", t->m.attention.ring.allgather ? "all-gather of KV" : grid_one_ring(&t->g.shape) ? "one ring" : windows);
+    if (t->g.shape.hp > 1 && t->g.shape.cp > 1) printf(", %s", placement_name(t->g.shape.placement));
+    printf("%s\n", t->m.setup.dkv_bf16 ? ", dKV sent as bf16" : "");
+    printf("sequence    %lld tokens", (long long)t->shard.S);
+    if (t->shard.S_padded > t->shard.S) printf(" (%lld with padding)", (long long)t->shard.S_padded);
+    printf(", %lld on a rank; %lld sequence%s a step\n", (long long)t->shard.T, (long long)step_sequences(t), plural(step_sequences(t)));
     printf("ZeRO        parameters / gradients / optimizer over %d / %d / %d rank%s\n", t->m.setup.zp, t->m.setup.zg, t->m.setup.zo,
            plural(t->m.setup.zo));
     printf("recompute   ");
