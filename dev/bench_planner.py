@@ -5,7 +5,7 @@
     dev/two_machines.sh 200mbit dev/bench_planner.py --nodes 4       # 20 configurations of 8 ranks, 4 on each of two machines
 
 Runs --calibrate on each number of ranks first. Prints each configuration, Spearman's rank correlation, and the regret: how much slower the
-configuration with the best prediction is than the fastest one. Configurations take turns, so that a machine that is busy for a while slows all
+configuration with the best prediction is than the fastest. Configurations take turns, so that a machine that is busy for a while slows all
 of them; the median of the rounds counts. About 10 minutes. Packages: dev/requirements.txt (scipy is enough).
 """
 import argparse
@@ -68,7 +68,8 @@ BETWEEN_NODES = [  # options on all 2N ranks; N: ranks of a node
 
 def run(ranks, options, hosts=()):
     command = ["mpirun", *hosts, "-np", str(ranks), BINARY, *options]
-    done = subprocess.run(["bash", "-c", 'source scripts/mpi_env.sh && exec "$@"', "bash", *command], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    done = subprocess.run(["bash", "-c", 'source scripts/mpi_env.sh && exec "$@"', "bash", *command],
+                          capture_output=True, text=True, stdin=subprocess.DEVNULL)
     if done.returncode != 0:
         raise SystemExit(f"{' '.join(command)}: {done.stderr.strip()}")
 
@@ -101,19 +102,22 @@ def main():
         measured, predicted = [[] for _ in configurations], [0.0] * len(configurations)
         for _ in range(args.rounds):
             for i, (ranks, options) in enumerate(configurations):
-                run(ranks, ["--model", args.model, "--from-scratch", "--train-data", data, "--seq-len", str(args.seq_len), "--global-batch", str(args.global_batch),
-                            "--steps", str(args.steps), "--cluster", os.path.join(folder, f"{ranks}.txt"), "--log", log, *node, *options.split()], hosts)
+                run(ranks, ["--model", args.model, "--from-scratch", "--train-data", data, "--seq-len", str(args.seq_len),
+                            "--global-batch", str(args.global_batch), "--steps", str(args.steps),
+                            "--cluster", os.path.join(folder, f"{ranks}.txt"), "--log", log, *node, *options.split()], hosts)
                 rows = [json.loads(line) for line in open(log)][1:]
                 measured[i].append(statistics.median(r["step_ms"] for r in rows[1:]))
                 predicted[i] = rows[0]["predicted_ms"]
         times, least = [statistics.median(m) for m in measured], [min(m) for m in measured]
         for i in sorted(range(len(times)), key=lambda i: times[i]):
             ranks, options = configurations[i]
-            print(f"{ranks} ranks {options:<70} measured {times[i]:8.1f} ms  predicted {predicted[i]:8.1f} ms   ({' '.join(f'{m:.0f}' for m in measured[i])})")
+            print(f"{ranks} ranks {options:<70} measured {times[i]:8.1f} ms  predicted {predicted[i]:8.1f} ms   "
+                  f"({' '.join(f'{m:.0f}' for m in measured[i])})")
         chosen = min(range(len(times)), key=lambda i: predicted[i])
         print(f"{len(times)} configurations, {args.model}, {args.global_batch} x {args.seq_len} tokens, {args.rounds} rounds")
         for what, values in (("median of the rounds", times), ("best of the rounds", least)):
-            print(f"{what:<22} Spearman {spearmanr(predicted, values).statistic:.3f}, regret of the best prediction {100 * (values[chosen] / min(values) - 1):.1f} %")
+            print(f"{what:<22} Spearman {spearmanr(predicted, values).statistic:.3f}, "
+                  f"regret of the best prediction {100 * (values[chosen] / min(values) - 1):.1f} %")
 
 
 if __name__ == "__main__":

@@ -170,8 +170,8 @@ def main():
     tokens = torch.randint(0, V, (1, T + 1))
     step_loss = model if args.eager else torch.compile(model)
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}, "
-          f"{sum(p.numel() for p in model.parameters()) / 1e6:.1f}M parameters, fp32, T {T}, blas {args.blas}, sdpa {args.sdpa}, kv {args.kv}, "
-          f"compile {not args.eager}, fused-qkv {args.fused_qkv}", flush=True)
+          f"{sum(p.numel() for p in model.parameters()) / 1e6:.1f}M parameters, fp32, T {T}, blas {args.blas}, sdpa {args.sdpa}, "
+          f"kv {args.kv}, compile {not args.eager}, fused-qkv {args.fused_qkv}", flush=True)
 
     times = []
     backend = SDPBackend.FLASH_ATTENTION if args.sdpa == "flash" else SDPBackend.MATH
@@ -187,7 +187,8 @@ def main():
             if step >= 0:
                 times.append(ms)
             assert math.isfinite(shown)
-            print(f"step {step:3} | loss {shown:.4f} | {ms:.1f} ms | {T / ms * 1000:.0f} tok/s{' | warm-up' if step < 0 else ''}", flush=True)
+            print(f"step {step:3} | loss {shown:.4f} | {ms:.1f} ms | {T / ms * 1000:.0f} tok/s{' | warm-up' if step < 0 else ''}",
+                  flush=True)
     median, least = statistics.median(times), min(times)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(f"median {median:.1f} ms {T / median * 1000:.1f} tok/s {flops_per_step(T) / median / 1e6:.0f} GFLOP/s | "

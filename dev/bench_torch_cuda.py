@@ -4,7 +4,7 @@
     python3 dev/bench_torch_cuda.py --model llama3.2-1b --tokens 8192 --grad-accum 4 --steps 5
     python3 dev/bench_torch_cuda.py --model llama-8b-8-layers --tokens 131072 --steps 2
 
-scripts/gpu_check.sh runs it with the sizes of our own steps, on the same GPU. It uses what PyTorch (2.6 or newer) offers without other packages,
+scripts/gpu_check.sh runs it with our steps' sizes, on the same GPU. It uses what PyTorch (2.6 or newer) offers without other packages,
 at the trainer's precision:
   - torch.compile of the layer, cuDNN or flash SDPA, bf16 residuals, fused AdamW;
   - bf16 parameters; the optimizer keeps their float values and the float sums of their gradients (--autocast: float parameters, which are
@@ -36,7 +36,8 @@ parser.add_argument("--grad-accum", type=int, default=1, help="sequences per ste
 parser.add_argument("--steps", type=int, default=5, help="timed steps (default: %(default)s)")
 parser.add_argument("--warmup", type=int, default=2, help="steps before them, two or more (default: %(default)s)")
 parser.add_argument("--sdpa", choices=["auto", "flash", "cudnn"], default="auto",
-                    help="attention kernel; auto: cuDNN on Hopper and Blackwell where it takes the shape, else flash (default: %(default)s)")
+                    help="attention kernel; auto: cuDNN on Hopper and Blackwell where it takes the shape, else flash "
+                         "(default: %(default)s)")
 parser.add_argument("--recompute", choices=["auto", "yes", "no"], default="auto",
                     help="recompute every layer except its attention; auto: as many layers as memory requires (default: %(default)s)")
 parser.add_argument("--loss-tile", type=int, default=8192, help="tokens whose logits exist at a time (default: %(default)s)")
@@ -63,12 +64,13 @@ ATTENTION = [torch.ops.aten._scaled_dot_product_cudnn_attention.default, torch.o
 
 
 def layers_recomputed():
-    """The fewest layers that must be recomputed for the activations to fit, with 15 % of the memory left for what one layer and the loss need
+    """The fewest layers to recompute for the activations to fit, with 15 % of the memory left for what one layer and the loss need
     while they run. If these are too few, the first step runs out of memory and main takes more."""
     if args.recompute != "auto" or args.device == "cpu":
         return L if args.recompute == "yes" else 0
     weights = L * (D * (H + 2 * HKV) * HS + H * HS * D + 3 * D * F) + V * D * (1 if TIED else 2)
-    kept, least = [2 * args.tokens * n for n in (2 * D + 2 * (H + 2 * HKV) * HS + 2 * F, D + H * HS)]  # bytes of a layer that keeps all, and of one that is recomputed
+    # Bytes of a layer that keeps all, and of one that is recomputed.
+    kept, least = [2 * args.tokens * n for n in (2 * D + 2 * (H + 2 * HKV) * HS + 2 * F, D + H * HS)]
     left = 0.85 * torch.cuda.mem_get_info()[1] - 18 * weights
     return next((n for n in range(L) if (L - n) * kept + n * least < left), L)
 
@@ -107,7 +109,7 @@ class Layer(nn.Module):
 
 
 class TiledLoss(torch.autograd.Function):
-    """Mean cross-entropy of x w^T, x (T, D) in bf16, over the sequences of a step. The forward pass also computes the gradients, so that the
+    """Mean cross-entropy of x w^T, x (T, D) in bf16, over the sequences of a step. The forward pass also computes the gradients, so the
     logits are computed only once."""
 
     @staticmethod
@@ -198,8 +200,8 @@ def main():
         chosen = SDPBackend(torch._fused_sdp_choice(q, kv, kv, is_causal=True, enable_gqa=True)).name
         del q, kv
         print(f"torch {torch.__version__}, {torch.cuda.get_device_name() if cuda else 'CPU'}, {args.model}, "
-              f"{sum(p.numel() for p in model.parameters()) / 1e6:.1f}M parameters, bf16{' autocast' if args.autocast else ''}, T {T} x {args.grad_accum}, {chosen}, "
-              f"recomputes {recomputed} of {L} layers, compiled {compiled}", flush=True)
+              f"{sum(p.numel() for p in model.parameters()) / 1e6:.1f}M parameters, bf16{' autocast' if args.autocast else ''}, "
+              f"T {T} x {args.grad_accum}, {chosen}, recomputes {recomputed} of {L} layers, compiled {compiled}", flush=True)
 
         def whole_step():
             shown = 0
@@ -242,12 +244,14 @@ def main():
             start = time.perf_counter()
             shown = whole_step()
             ms = (time.perf_counter() - start) * 1000
-            print(f"step {step:3} | loss {shown:.4f} | {ms:.1f} ms | {args.grad_accum * T / ms * 1000:.0f} tok/s{' | warm-up' if step < 0 else ''}", flush=True)
+            print(f"step {step:3} | loss {shown:.4f} | {ms:.1f} ms | {args.grad_accum * T / ms * 1000:.0f} tok/s"
+                  f"{' | warm-up' if step < 0 else ''}", flush=True)
             if step >= 0:  # after every step: a run that is cut short has a result, too
                 times.append(ms)
                 median, least = statistics.median(times), min(times)
                 peak = torch.cuda.max_memory_allocated() / 2**30 if cuda else 0
-                print(f"median {median:.1f} ms {args.grad_accum * T / median * 1000:.1f} tok/s {args.grad_accum * flops_per_step(T) / median / 1e9:.1f} TFLOP/s | "
+                print(f"median {median:.1f} ms {args.grad_accum * T / median * 1000:.1f} tok/s "
+                      f"{args.grad_accum * flops_per_step(T) / median / 1e9:.1f} TFLOP/s | "
                       f"min {least:.1f} ms | {len(times)} steps | {peak:.1f} GiB", flush=True)
 
 

@@ -46,7 +46,8 @@ def build(folder):
     path = os.path.join(folder, "planner.so")
     source = os.path.join(ROOT, "dev/planner_library.c")
     subprocess.run(["make", "-C", ROOT, "-s", "build/cluster_texts.h"], check=True)
-    subprocess.run(["gcc", "-std=c11", "-D_GNU_SOURCE", "-O2", "-I", os.path.join(ROOT, "build"), "-fPIC", "-shared", "-o", path, source, "-lcjson", "-lm"], check=True)
+    subprocess.run(["gcc", "-std=c11", "-D_GNU_SOURCE", "-O2", "-I", os.path.join(ROOT, "build"), "-fPIC", "-shared", "-o", path, source,
+                    "-lcjson", "-lm"], check=True)
     return ctypes.CDLL(path)
 
 
@@ -112,8 +113,10 @@ def report(model, values):
 
 def write(values):
     new = {key: f"{value:.4g}" for (key, _, _), value in zip(FITTED, values)}
-    lines = ["# LoongTrain's cluster: 8 A100 80 GB and 4 NICs a node. Kernel and network figures are fitted to the paper's tables by",
-             "# dev/fit_planner.py (which writes this file), so they describe LoongTrain's kernels; the rest is that of a100-4nic-datasheet.txt."]
+    lines = [
+        "# LoongTrain's cluster: 8 A100 80 GB and 4 NICs a node. Kernel and network figures are fitted to the paper's tables by",
+        "# dev/fit_planner.py (which writes this file), so they describe LoongTrain's kernels; the rest is that of a100-4nic-datasheet.txt."
+    ]
     for line in open(os.path.join(ROOT, "clusters", START + ".txt"), encoding="utf-8").read().splitlines()[1:]:
         key = line.split(" ")[0]
         if key in new:

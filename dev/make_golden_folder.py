@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Makes small Hugging Face folders, as transformers writes them, with the loss and logits that transformers computes, for test/test_folder.sh.
+"""Makes small Hugging Face folders, as transformers writes them, with the loss and logits that it computes, for test/test_folder.sh.
 
-    python3 dev/make_golden_folder.py           writes test/golden/folder_f32, folder_bf16, folder_tied_f16, folder_mistral and folder_tokens.bin
+    python3 dev/make_golden_folder.py           writes test/golden/folder_{f32,bf16,tied_f16,mistral} and folder_tokens.bin
     python3 dev/make_golden_folder.py --check DIR
                                                 loads with transformers a folder that train_llama wrote from one of these: prints loss and
                                                 logits beside the stored ones; exits 1 if they differ
 
-Packages: dev/requirements.txt. A folder holds config.json, safetensors (sharded with an index, the tied one a single file) and expected.json:
+Packages: dev/requirements.txt. Each holds config.json, safetensors (sharded with an index, the tied one a single file) and expected.json:
     loss     mean over sequences 0 and 1 (of S tokens each) of the token file's stream; the label of a token is the next token of the stream
     logits   the first 16, of the last position of sequence 0
     stretched   the loss when --rope-scaling and --rope-theta replace what config.json says
@@ -26,9 +26,11 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, MistralConfig
 
 S, SEQUENCES = 64, 2
-LLAMA3 = dict(rope_type="llama3", rope_theta=500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=48)
+LLAMA3 = dict(rope_type="llama3", rope_theta=500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+              original_max_position_embeddings=48)
 STRETCHED = {  # value of --rope-scaling, with --rope-theta 40000: rope_parameters
-    "yarn:factor=4,original=40,beta_fast=3,beta_slow=0.5": dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=40, beta_fast=3.0, beta_slow=0.5),
+    "yarn:factor=4,original=40,beta_fast=3,beta_slow=0.5": dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=40,
+                                                                beta_fast=3.0, beta_slow=0.5),
     "linear:factor=2.5": dict(rope_type="linear", factor=2.5),
     "llama3:factor=16,low=1,high=3,original=40": dict(rope_type="llama3", factor=16.0, low_freq_factor=1.0, high_freq_factor=3.0,
                                                      original_max_position_embeddings=40),
@@ -66,9 +68,10 @@ def make(root):
         f.write(struct.pack(f"<{len(stream)}H", *stream))
     for name, f in FOLDERS.items():
         torch.manual_seed(f["seed"])
-        config = f.get("config", LlamaConfig)(vocab_size=96, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-                             head_dim=8, max_position_embeddings=384, rms_norm_eps=1e-5, rope_parameters=dict(LLAMA3), tie_word_embeddings=f["tied"],
-                             bos_token_id=1, eos_token_id=2, **f.get("more", {}))
+        config = f.get("config", LlamaConfig)(
+            vocab_size=96, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+            head_dim=8, max_position_embeddings=384, rms_norm_eps=1e-5, rope_parameters=dict(LLAMA3), tie_word_embeddings=f["tied"],
+            bos_token_id=1, eos_token_id=2, **f.get("more", {}))
         model = AutoModelForCausalLM.from_config(config)
         for parameter in model.parameters():  # larger than the usual initial values, so that every tensor matters to the loss
             parameter.data = torch.randn_like(parameter) * (0.2 if parameter.dim() > 1 else 0.3) + (0 if parameter.dim() > 1 else 1)

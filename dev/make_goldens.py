@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the golden files: small Llama models of Hugging Face transformers with their loss, logits and gradients (fp32, CPU, eager attention).
+"""Makes the golden files: small Llama models of Hugging Face transformers with loss, logits and gradients (fp32, CPU, eager attention).
 
     python3 dev/make_goldens.py            writes test/golden/*.bin; twice on one machine gives the same bytes
     python3 dev/make_goldens.py --check    writes nothing; exits 1 unless it would write exactly the files in test/golden
@@ -10,7 +10,8 @@ The format: little-endian, no padding, in this order.
     char    magic[8]        "LLGOLD01"
     int32   header[16]      L, D, H, Hkv, HS, F, V, tied (0 or 1), rope kind (0 plain, 1 llama3, 2 linear, 3 yarn),
                             original_max_position_embeddings (0 if plain or linear), T, valid labels, 0, 0, 0, 0
-    float64 header[8]       rms_norm_eps, rope theta, rope factor, low_freq_factor, high_freq_factor, beta_fast, beta_slow (0 where the kind has none), 0
+    float64 header[8]       rms_norm_eps, rope theta, rope factor, low_freq_factor, high_freq_factor, beta_fast, beta_slow
+                            (0 where the kind has none), 0
     int32   tokens[T]
     int32   labels[T]       already shifted: labels[t] is the token after tokens[t]; -100 = ignored
     float32 parameters:     embedding (V, D)
@@ -48,15 +49,16 @@ def yarn(factor, original_max):  # betas for a context this short; attention_fac
 
 ROPE_NUMBERS = ["factor", "low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow"]
 
-# name: sizes, rope, T, seed, scale of the matrices (0.2 if none). Small enough for the repository, uneven enough to find a transposed or assumed size.
+# name: sizes, rope, T, seed, scale of the matrices (0.2 if none). Small for the repository, uneven to find a transposed or assumed size.
 CONFIGS = {
     "mha": dict(L=2, D=64, H=8, Hkv=8, HS=8, F=96, V=96, tied=False, eps=1e-5, theta=10000.0, rope=None, T=64, seed=1),
-    "gqa_llama31": dict(L=3, D=32, H=8, Hkv=2, HS=16, F=64, V=112, tied=False, eps=1e-5, theta=500000.0, rope=llama3(8.0, 48), T=80, seed=2),
-    "tied_llama32": dict(L=2, D=64, H=4, Hkv=2, HS=16, F=128, V=128, tied=True, eps=1e-5, theta=500000.0, rope=llama3(32.0, 40), T=72, seed=3),
+    "gqa_llama31": dict(L=3, D=32, H=8, Hkv=2, HS=16, F=64, V=112, tied=False, eps=1e-5, theta=5e5, rope=llama3(8.0, 48), T=80, seed=2),
+    "tied_llama32": dict(L=2, D=64, H=4, Hkv=2, HS=16, F=128, V=128, tied=True, eps=1e-5, theta=5e5, rope=llama3(32.0, 40), T=72, seed=3),
     "odd_sizes": dict(L=2, D=60, H=6, Hkv=3, HS=10, F=100, V=131, tied=False, eps=1e-6, theta=10000.0, rope=None, T=53, seed=4),
-    "linear": dict(L=2, D=48, H=4, Hkv=2, HS=12, F=80, V=98, tied=False, eps=1e-5, theta=10000.0, rope=dict(rope_type="linear", factor=4.0), T=61, seed=6),
+    "linear": dict(L=2, D=48, H=4, Hkv=2, HS=12, F=80, V=98, tied=False, eps=1e-5, theta=10000.0,
+                   rope=dict(rope_type="linear", factor=4.0), T=61, seed=6),
     "yarn": dict(L=2, D=48, H=4, Hkv=2, HS=16, F=80, V=99, tied=False, eps=1e-5, theta=10000.0, rope=yarn(4.0, 32), T=90, seed=7,
-                 scale=0.17),  # YaRN sharpens attention by 1.3: with 0.2 transformers in bf16 misses its own float gradient by a cosine of 0.9975
+                 scale=0.17),  # YaRN sharpens attention by 1.3: with 0.2 transformers in bf16 misses its float gradient (cosine 0.9975)
     "mqa_wide_heads": dict(L=2, D=40, H=5, Hkv=1, HS=18, F=70, V=101, tied=False, eps=1e-6, theta=20000.0, rope=None, T=57, seed=5),
 }
 
@@ -101,7 +103,7 @@ def make_model(c, random):
     with torch.no_grad():
         for p in model.parameters():
             gauss = torch.randn(p.shape, generator=random)
-            # Matrices large enough that attention is far from uniform; norm weights around one. All values are exact in bf16, as in real folders,
+            # Matrices large enough that attention is far from uniform; norm weights around one. All are exact in bf16, as in real folders,
             # so a device that stores bf16 trains this very model.
             p.copy_((c.get("scale", 0.2) * gauss if p.dim() == 2 else 1.0 + 0.2 * gauss).bfloat16())
     check_rope(model, c)

@@ -23,7 +23,7 @@ GIB = 1 << 30
 
 
 def ask(*options):
-    """Runs the program: its standard output, the reason why nothing fits or "", and the seconds it took. Another error ends this program."""
+    """Runs the program: its standard output, why nothing fits or "", and the seconds it took. Another error ends this program."""
     began = time.monotonic()
     done = subprocess.run([BINARY, *map(str, options)], capture_output=True, text=True)
     if done.returncode != 0 and not re.search("fits in memory|but may use only", done.stderr):
@@ -32,7 +32,7 @@ def ask(*options):
 
 
 def plan(model, length, ranks, cluster, sequences=None, more=()):
-    """The plan as JSON with its command, or a text with the reason why there is none; and the seconds it took. sequences: of a step (16 Mi tokens).
+    """The plan as JSON with its command, or why there is none, as text; and the seconds it took. sequences: of a step (16 Mi tokens).
     more: options that take memory, too."""
     with tempfile.NamedTemporaryFile(suffix=".json") as f:
         out, error, seconds = ask("--plan", "--model", model, "--ranks", ranks, "--cluster", cluster, "--seq-len", length,
@@ -45,7 +45,8 @@ def plan(model, length, ranks, cluster, sequences=None, more=()):
 
 
 def grid_text(c):
-    ring = "" if c["cp"] == 1 else " all-gather" if c["cp_comm"] == "allgather" else " ring" if c["inner_ring"] == 1 else f" w {c['inner_ring']}"
+    ring = ("" if c["cp"] == 1 else " all-gather" if c["cp_comm"] == "allgather" else " ring" if c["inner_ring"] == 1 else
+            f" w {c['inner_ring']}")
     placement = "" if c["hp"] == 1 or c["cp"] == 1 else f" {c['placement']}"
     return f"{c['dp']} x {c['hp']} x {c['cp']}{ring}{placement}"
 
@@ -111,7 +112,9 @@ What the planner prints (the time of a single ring stands under "outer ring"):
     gpus = (8, 16, 32, 64, 128, 256, 512)
     for model, sizes in (("llama3-8b", gpus), ("llama3-70b", gpus), ("llama3.1-405b", (64, 128, 256, 512, 1024))):
         for cluster in ("h100", "h200"):
-            text += f"\n## {model} on {cluster.upper()}\n\n| S | GPUs | grid | ZeRO | recompute | GiB a GPU | host GiB a node | step s | TGS | MFU | runner-up |\n|---|---|---|---|---|---|---|---|---|---|---|\n"
+            text += (f"\n## {model} on {cluster.upper()}\n\n"
+                     "| S | GPUs | grid | ZeRO | recompute | GiB a GPU | host GiB a node | step s | TGS | MFU | runner-up |\n"
+                     "|---|---|---|---|---|---|---|---|---|---|---|\n")
             for length in LENGTHS:
                 for ranks in sizes:
                     answer, seconds = plan(model, length, ranks, cluster)
@@ -121,8 +124,9 @@ What the planner prints (the time of a single ring stands under "outer ring"):
                         continue
                     c, other = answer["choices"][0], answer["choices"][1:2]
                     gap = f"{grid_text(other[0])}, {100 * other[0]['slower_than_best']:+.1f} %" if other else ""
-                    text += (f"| {length} | {ranks} | {grid_text(c)} | {zero_text(c)} | {recompute_text(c)} | {c['memory_bytes'] / GIB:.1f} | "
-                             f"{c['host_bytes_of_node'] / GIB:.0f} | {c['step_s']:.1f} | {c['tgs']:.1f} | {100 * c['mfu']:.1f} % | {gap} |\n")
+                    text += (f"| {length} | {ranks} | {grid_text(c)} | {zero_text(c)} | {recompute_text(c)} | "
+                             f"{c['memory_bytes'] / GIB:.1f} | {c['host_bytes_of_node'] / GIB:.0f} | {c['step_s']:.1f} | "
+                             f"{c['tgs']:.1f} | {100 * c['mfu']:.1f} % | {gap} |\n")
     text += """
 ## Few GPUs: one, two or four H100
 
@@ -142,11 +146,12 @@ layer at a time.
                 c = answer["choices"][0]
                 text += (f"| {model} | {length} | {ranks} | {grid_text(c)} | {recompute_text(c)} | {c['memory_bytes'] / GIB:.1f} | "
                          f"{c['host_bytes_of_node'] / GIB:.0f} | {c['tgs']:.1f} | {100 * c['mfu']:.1f} % |\n")
-    small = ("--model", "llama3-8b", "--ranks", 1, "--seq-len", "128K", "--memory-budget", "22GiB", "--cluster", "h100", "--recompute", "full",
-             "--offload-activations", 1, "--offload-optimizer", "--offload-gradients", "--offload-parameters")
+    small = ("--model", "llama3-8b", "--ranks", 1, "--seq-len", "128K", "--memory-budget", "22GiB", "--cluster", "h100",
+             "--recompute", "full", "--offload-activations", 1, "--offload-optimizer", "--offload-gradients", "--offload-parameters")
     out, _, _ = ask("--dry-run", *small)
     longest, host = int(re.search(r"options.*: (\d+) tokens", out)[1]), int(re.search(r" host (\d+)", out)[1])
-    alone = [plan(model, "128K", ranks, "h100", sequences=1)[0]["choices"][0]["mfu"] for model, ranks in (("llama3-8b", 1), ("llama3-70b", 8))]
+    alone = [plan(model, "128K", ranks, "h100", sequences=1)[0]["choices"][0]["mfu"]
+             for model, ranks in (("llama3-8b", 1), ("llama3-70b", 8))]
     single = {(model, ranks): int(re.search(r"up to (\d+) tokens fit", plan(model, "64M", ranks, "h100", sequences=1)[0])[1]) // 1024
               for model in ("llama3-8b", "llama3-70b") for ranks in (1, 8)}
     text += f"""
@@ -208,7 +213,8 @@ fits. For example Llama-3-8B on H100 80 GB, each row with the options of the row
     options = []
     for option, what in MORE_FITS:
         options += option.split()
-        text += f"| {f'`{option}`' if option else 'none'} | {what} | " + " | ".join(longest_of(ranks, *options) for ranks in (8, 1)) + " |\n"
+        longest = " | ".join(longest_of(ranks, *options) for ranks in (8, 1))
+        text += f"| {f'`{option}`' if option else 'none'} | {what} | {longest} |\n"
     text += """
 - `--recompute auto`, the default, keeps the activations that fit, layer by layer. The longest sequences above are those of `full`, which
   keeps one tensor a layer and computes the rest again. `selective` also keeps the output of attention, which is dear to compute.
@@ -244,7 +250,8 @@ the plan is within 5 % of the measured memory, from some 50 MB on (`test/test_me
                     continue
                 rows, choice, longest = answer
                 cells = [f"{rows.get(n, (0, 0))[0]:.1f}" for n in names]
-                text += f"| {length} | {ranks} | {size} | {choice} | " + " | ".join(cells) + f" | {rows['in all'][0]:.1f} | {rows['in all'][1]:.1f} | {longest} |\n"
+                text += (f"| {length} | {ranks} | {size} | {choice} | " + " | ".join(cells) +
+                         f" | {rows['in all'][0]:.1f} | {rows['in all'][1]:.1f} | {longest} |\n")
     write("docs/memory.md", text)
 
 
@@ -317,14 +324,17 @@ def scripts():
         flops = c["mfu"] * 989e12 / c["tgs"] * tokens  # 989e12: the peak of clusters/h100.txt
         # the choice is what follows --global-batch in the plan's command
         flags = re.search(r"--global-batch \d+ (.*)$", answer["command"])[1]
-        host = c["host_bytes_of_node"] / GIB
+        host, saved = c["host_bytes_of_node"] / GIB, 12 * 8.03e9 / GIB / (ranks // 8)
+        on_host = f", {host:.0f} GiB of host memory a node, {saved:.0f} of them for the state that is being saved" if host else ""
         figures = ", ".join(f"{n} {kind}" for kind, n in answer["figures"].items())
         write(f"scripts/run_llama3_8b_{name}.sh", SCRIPT.format(
-            length=length, name=name, nodes=ranks // 8, s="" if ranks == 8 else "s", ranks=ranks, S=S, steps=steps, batch=answer["global_batch"],
-            step_tokens=TOKENS_OF_A_STEP / 1e6, total_tokens=tokens / 1e9, flops=flops, dp=c["dp"], hp=c["hp"], cp=c["cp"],
-            zero=zero_text(c), recompute=recompute_text(c), memory=c["memory_bytes"] / GIB, host=f", {host:.0f} GiB of host memory a node, {12 * 8.03e9 / GIB / (ranks // 8):.0f} of them for the state that is being saved" if host else "",
+            length=length, name=name, nodes=ranks // 8, s="" if ranks == 8 else "s", ranks=ranks, S=S, steps=steps,
+            batch=answer["global_batch"], step_tokens=TOKENS_OF_A_STEP / 1e6, total_tokens=tokens / 1e9, flops=flops,
+            dp=c["dp"], hp=c["hp"], cp=c["cp"], zero=zero_text(c), recompute=recompute_text(c),
+            memory=c["memory_bytes"] / GIB, host=on_host,
             tgs=c["tgs"], mfu=100 * c["mfu"], step=c["step_s"], hours=c["step_s"] * steps / 3600, figures=figures, flags=flags,
-            theta=8e6 * (S / 65536) ** (4 / 3), ntk=500000 * (S / 8192) ** (128 / 126), notice=60 * math.ceil(c["step_s"] / 60 + 10)))  # time to finish a step, and 10 min to save
+            theta=8e6 * (S / 65536) ** (4 / 3), ntk=500000 * (S / 8192) ** (128 / 126),
+            notice=60 * math.ceil(c["step_s"] / 60 + 10)))  # time to finish a step, and 10 min to save
         os.chmod(os.path.join(ROOT, f"scripts/run_llama3_8b_{name}.sh"), 0o755)
 
 

@@ -31,7 +31,8 @@ QUANTITIES = [
     ("comm_bytes", "bytes sent a step, MiB", 1.0 / 2**20),
     ("exposed_ms", "waited for transfers, ms a step", 1.0),
 ]
-PICTURE = ["loss", "val_loss_by_position", "needle_accuracy", "grad_norm", "tgs", "mfu", "mem_bytes", "comm_bytes"]  # validation loss goes into the loss plot
+# Validation loss goes into the loss plot.
+PICTURE = ["loss", "val_loss_by_position", "needle_accuracy", "grad_norm", "tgs", "mfu", "mem_bytes", "comm_bytes"]
 
 
 def number(x):
@@ -137,7 +138,8 @@ def chart(title, series, width, height, braille, log_scale):
     text.append(" " * (margin + 2) + first + last.rjust(canvas.width - len(first)))
     for mark, (name, points) in enumerate(series):
         sign = "" if braille else ASCII_MARKS[mark % len(ASCII_MARKS)] + " "
-        text.append(" " * (margin + 2) + f"{sign}{name}: {label(points[0][1])} at step {points[0][0]}, {label(points[-1][1])} at step {points[-1][0]}")
+        ends = ", ".join(f"{label(value)} at step {step}" for step, value in (points[0], points[-1]))
+        text.append(" " * (margin + 2) + f"{sign}{name}: {ends}")
     return "\n".join(text)
 
 
@@ -195,7 +197,8 @@ def plot_picture(paths, logs, keys, args):
             if key in log:
                 axis.plot(*zip(*log[key]), color=f"C{color}", linewidth=1, label=name)
             for mark, have in enumerate(h for h in log if key == "loss" and (h == "val_loss" or h.startswith("val_loss/"))):
-                axis.plot(*zip(*log[have]), "osv^Dx"[mark % 6] + "--", color=f"C{color}", markersize=4, label=f"{name} validation {have[9:]}".rstrip())
+                axis.plot(*zip(*log[have]), "osv^Dx"[mark % 6] + "--", color=f"C{color}", markersize=4,
+                          label=f"{name} validation {have[9:]}".rstrip())
         axis.set_title(titles[key])
         axis.set_xlabel("step")
         axis.grid(alpha=0.3)

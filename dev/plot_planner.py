@@ -69,13 +69,15 @@ def draw_tgs():
     figure.colorbar(image, ax=axes, label="TGS relative to the best at this length", shrink=0.7, extend="min")
     figure.suptitle(f"Predicted tokens per second and GPU (TGS): {MODEL} on {RANKS} {CLUSTER.upper()}, dp = {RANKS} / (hp x cp). "
                     "Second line: how activations are kept, if not all on the GPU:\noffload = all on the host; "
-                    f"selective = in part, the rest recomputed; * = that part on the host. Grey without text: hp x cp > {RANKS}", fontsize=10)
+                    f"selective = in part, the rest recomputed; * = that part on the host. Grey without text: hp x cp > {RANKS}",
+                    fontsize=10)
     save(figure, "plan_tgs.png")
 
 
 def draw_time():
-    kinds = [("attention kernels", "#4477aa"), ("matrices", "#66ccee"), ("launches and merging", "#bbbbbb"), ("optimizer", "#777777"), ("SeqAlltoAll", "#228833"),
-             ("inner ring exposed", "#ccbb44"), ("outer ring exposed", "#ee6677"), ("gathering exposed", "#aa3377"), ("reducing exposed", "#882255"),
+    kinds = [("attention kernels", "#4477aa"), ("matrices", "#66ccee"), ("launches and merging", "#bbbbbb"), ("optimizer", "#777777"),
+             ("SeqAlltoAll", "#228833"), ("inner ring exposed", "#ccbb44"), ("outer ring exposed", "#ee6677"),
+             ("gathering exposed", "#aa3377"), ("reducing exposed", "#882255"),
              ("parameter update", "#332288"), ("offload exposed", "#000000")]
     figure, axes = plt.subplots(1, 3, figsize=(11, 4.4), layout="constrained")
     for axis, length in zip(axes, ("32K", "128K", "1M")):
@@ -96,13 +98,14 @@ def draw_time():
         axis.set_title(f"{length} tokens, one sequence a step", fontsize=10)
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8)
-    figure.suptitle(f"Predicted time of a step by kind: {MODEL} on {RANKS} {CLUSTER.upper()}; rows: hp x cp, how KV is exchanged", fontsize=10)
+    figure.suptitle(f"Predicted time of a step by kind: {MODEL} on {RANKS} {CLUSTER.upper()}; rows: hp x cp, how KV is exchanged",
+                    fontsize=10)
     save(figure, "plan_time.png")
 
 
 def draw_memory():
-    kinds = [("parameters", "#4477aa"), ("gradients", "#66ccee"), ("optimizer", "#228833"), ("activations", "#ccbb44"), ("workspace", "#ee6677"),
-             ("attention rings", "#aa3377")]
+    kinds = [("parameters", "#4477aa"), ("gradients", "#66ccee"), ("optimizer", "#228833"), ("activations", "#ccbb44"),
+             ("workspace", "#ee6677"), ("attention rings", "#aa3377")]
     figure, axes = plt.subplots(1, 2, figsize=(11, 4.6), layout="constrained", sharey=True)
     for axis, ranks in zip(axes, (8, 64)):
         names = []
@@ -131,7 +134,8 @@ def draw_memory():
     handles, labels = axes[1].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=8, fontsize=8)
     figure.suptitle(f"Predicted memory of a GPU: {MODEL}, the planner's choice at each length. "
-                    "Below a bar: dp x hp x cp; ZeRO of parameters/gradients/optimizer;\nrecompute; GiB of host memory per rank", fontsize=10)
+                    "Below a bar: dp x hp x cp; ZeRO of parameters/gradients/optimizer;\nrecompute; GiB of host memory per rank",
+                    fontsize=10)
     save(figure, "plan_memory.png")
 
 

@@ -3,32 +3,32 @@
 
     python3 dev/tokenize_text.py --tokenizer LLAMA_FOLDER --out data/train books/*.txt notes.jsonl.gz
 
-Writes data/train_000001.bin, data/train_000002.bin, ... which train_llama reads with --train-data 'data/train_*.bin'. They get these names when all is
+Writes data/train_000001.bin, ... which train_llama reads with --train-data 'data/train_*.bin'. They get these names when all is
 done; a run that fails leaves none.
 Each .txt file is one document; each line of a .jsonl file is one, in its field "text" (--field); .gz is unpacked on the way. Text is UTF-8.
-The tokens are those of the whole text, or prompt and completion, or chat, as the tokenizer makes them at once; a long text is cut where that changes nothing.
-The tokenizer adds its own special tokens (Llama-3: <|begin_of_text|> before each document); --end adds its token after each document. Special tokens that are
+The tokens are the tokenizer's for the whole text, or prompt and completion, or chat; a long text is cut where that changes nothing.
+The tokenizer adds its own special tokens (Llama-3: <|begin_of_text|> before each document); --end adds its token after each. Special tokens
 written in a text are text; with --special-tokens they are these tokens (and a text that begins with what the tokenizer adds has it once).
 
-    python3 dev/tokenize_text.py --tokenizer LLAMA_FOLDER --out data/tuning --prompt prompt --completion answer --end '<|end_of_text|>' pairs.jsonl
+    python3 dev/tokenize_text.py --tokenizer LLAMA_FOLDER --out data/qa --prompt prompt --completion answer --end '<|end_of_text|>' qa.jsonl
 
-For fine-tuning: each line is a document of a prompt and a completion. Beside each token file it writes a loss mask, data/tuning_000001.bin.mask,
-with one byte per token: 1 for the tokens of completions and --end, which are learnt, 0 for those of prompts (a token of both is learnt). For prompts that have
-the special tokens of a chat template written in them: --special-tokens.
+For fine-tuning: each line is a document of a prompt and a completion. Beside each token file lies a loss mask, data/qa_000001.bin.mask,
+with one byte per token: 1 for the tokens of completions and --end, which are learnt, 0 for those of prompts (a token of both is learnt).
+For prompts that have the special tokens of a chat template written in them: --special-tokens.
 
     python3 dev/tokenize_text.py --tokenizer LLAMA_FOLDER --out data/chats --chat messages chats.jsonl
 
-Each line is a document of messages, put into words by the chat template of the tokenizer's folder. What the model would write is learnt: each message of
+Each line is a document of messages, put into words by the folder's chat template. What the model would write is learnt: each message of
 the assistant, up to the token that ends its turn (Llama-3: <|eot_id|>, which so cannot be --end, the end of documents):
 
     {"messages": [{"role": "user", "content": "6 x 7?"}, {"role": "assistant", "content": "42"}]}
 
-A message with "weight": 0 is not learnt. Tools that the line defines in "tools", and "tool_calls" of the assistant, go to the template as well; a template that
-makes nothing of them is refused.
+A message with "weight": 0 is not learnt. Tools defined in "tools", and "tool_calls" of the assistant, go to the template as well;
+a template that makes nothing of them is refused.
 
     python3 dev/tokenize_text.py --tokenizer LLAMA_FOLDER --out data/whole --sequence 128K --end '<|end_of_text|>' notes.jsonl
 
-For samples of --seq-len 128K that cut no document which fits one: whole documents are put together where least room is left. The rest of a sample is
+For samples of --seq-len 128K that cut no document which fits one: whole documents are put where least room is left. The rest of a sample is
 filled with the token that separates documents, and masks say that it is not learnt.
 
     python3 dev/tokenize_text.py --tokenizer LLAMA_FOLDER --ids 'Once upon a time'
@@ -56,12 +56,12 @@ import zlib
 
 OPEN_SAMPLES = 64  # of --sequence: they wait for documents that fit
 BATCH_BYTES = 1 << 20  # the text that a process gets at a time; a longer document is cut
-# Where a document can be cut: before a space, and behind a line end, that stand alone, unless behind a special token, which may take them; and between a letter
-# and the marks of Chinese and Japanese, whose texts have no spaces. There the patterns that cut a text into words before byte-level BPE (GPT-2's, Llama-3's)
-# always cut it, and what is on one side does not change how they cut the other. BPE without words (Llama-2's) cuts at those of which no token of its vocabulary
-# has one inside it: then it makes none of what stands on both sides.
+# Where a document can be cut: before a space, and behind a line end, that stand alone, unless behind a special token, which may take them;
+# and between a letter and the marks of Chinese and Japanese, whose texts have no spaces. There the patterns that cut a text into words
+# before byte-level BPE (GPT-2's, Llama-3's) always cut it, and what is on one side does not change how they cut the other. BPE without
+# words (Llama-2's) cuts at those of which no token of its vocabulary has one inside it: then it makes none of what stands on both sides.
 CUT_PLACES = (r"(?<=[^\s>])(?= \S)", r"(?<=[^\s>]\n)(?=[^\s/])", r"(?<=[^\W_])(?=[。、])")
-QUOTE = "\udfff"  # before and behind special tokens that are written in a chat, until its template has been filled in: no text holds half a surrogate pair
+QUOTE = "\udfff"  # around special tokens written in a chat, until its template has been filled in: no text holds half a surrogate pair
 MARK = "\U0010ffff"  # begins the names of the special tokens that templates write: no character
 
 tokenizer = None  # each process has its own, and what follows
@@ -81,7 +81,7 @@ KILLED = "a process has been killed; if memory is short, give fewer --processes"
 
 
 def watch(pool, shards):
-    """Ends the program some seconds after a process was killed: where it was writing a result, the pool itself would wait for the rest of that."""
+    """Ends the program some seconds after a process was killed: where it was writing a result, the pool would wait for the rest."""
     while not any(process.exitcode for process in list((getattr(pool, "_processes", None) or {}).values())):
         time.sleep(1)
     time.sleep(5)
@@ -129,11 +129,11 @@ def special_tokens(tokenizer):
 
 
 def mark_special(tokenizer):
-    """Adds to the tokenizer a token MARK + NAME for each special token NAME, which takes spaces beside it as that does -> {token: special token}"""
+    """Adds to the tokenizer a token MARK + NAME for each special token NAME, which takes spaces as that does -> {token: special token}"""
     from tokenizers import AddedToken
     known = {id: token for id, token in tokenizer.get_added_tokens_decoder().items() if token.special and token.content}
-    tokenizer.add_tokens([AddedToken(MARK + token.content, single_word=token.single_word, lstrip=token.lstrip, rstrip=token.rstrip, normalized=token.normalized)
-                          for token in known.values()])
+    tokenizer.add_tokens([AddedToken(MARK + token.content, single_word=token.single_word, lstrip=token.lstrip, rstrip=token.rstrip,
+                                     normalized=token.normalized) for token in known.values()])
     return {tokenizer.token_to_id(MARK + token.content): id for id, token in known.items()}
 
 
@@ -144,8 +144,8 @@ def cut_places(tokenizer):
 
 
 def use(path, end, special, chats):
-    """Loads the tokenizer that `encode` uses. end: the token after each document, or None. special: special tokens that are written in the texts are these
-    tokens; chats: those with MARK before them are."""
+    """Loads the tokenizer that `encode` uses. end: the token after each document, or None. special: special tokens that are written in the
+    texts are these tokens; chats: those with MARK before them are."""
     global tokenizer, before, after, end_token, written, marked
     tokenizer, end_token = load(path), end
     before, after = around(tokenizer)
@@ -177,8 +177,8 @@ def lost(text):
 
 
 def encode(batch):
-    """batch: [a piece, as in pieces] -> (token ids as bytes of uint32, their mask, bytes of text, Counter of the tokens "end" and "begin" inside the texts, of
-    "special" ones that are written there and are text, and of characters without a token, where documents end)"""
+    """batch: [a piece, as in pieces] -> (token ids as bytes of uint32, their mask, bytes of text, Counter of the tokens "end" and "begin"
+    inside the texts, of "special" ones that are written there and are text, and of characters without a token, where documents end)"""
     ids, mask, counts, stops, size = array.array("I"), bytearray(), collections.Counter(), [], 0
     for context, text, learnt, last in batch:
         encoded = tokenizer.encode(context + text, add_special_tokens=False)
@@ -222,8 +222,8 @@ def cut(file, place):
 
 
 def pieces(texts, learnt=None):
-    """A document that is cut in texts, and whether each of its characters and what follows it is learnt, in bytes of 0 and 1 (None: all) -> [(context, text,
-    learnt, last)]. Context: what is before the text, "" where the document begins; `learnt` is of context, text, and what follows."""
+    """A document that is cut in texts, and whether each of its characters and what follows it is learnt, in bytes of 0 and 1 (None: all) ->
+    [(context, text, learnt, last)]. Context: what is before the text, "" where a document begins; `learnt` is of both and what follows."""
     context, at, waiting = "", 0, None
     for text in texts:
         if waiting is not None:
@@ -235,8 +235,8 @@ def pieces(texts, learnt=None):
 
 
 def chat_template(folder):
-    """The chat template of a Hugging Face folder: a function of messages, of tools (None: none), and of whether the prompt for an answer follows. A date in it
-    is its default."""
+    """The chat template of a Hugging Face folder: a function of messages, tools (None: none), and whether the prompt for an answer follows.
+    A date in it is its default."""
     try:
         from jinja2 import StrictUndefined, TemplateError
         from jinja2.ext import Extension
@@ -246,7 +246,7 @@ def chat_template(folder):
         fail(f"the package {e.name} is missing: pip install jinja2")
 
     class Generation(Extension):
-        """{% generation %} ... {% endgeneration %}: with these, templates tell transformers what is learnt. It is what stands between them."""
+        """{% generation %} ... {% endgeneration %}: with these, templates tell transformers what is learnt: what stands between them."""
         tags = {"generation"}
 
         def parse(self, parser):
@@ -274,9 +274,11 @@ def chat_template(folder):
             source = {item["name"]: item["template"] for item in source}.get("default")
         if source is None:
             fail(f"{folder}: no chat template in chat_template.jinja or tokenizer_config.json")
-        special = {name: settings.get(name, StrictUndefined(name=name)) for name in ("bos_token", "eos_token")}  # a template that writes one that is unknown fails
+        # A template that writes a special token that is unknown fails.
+        special = {name: settings.get(name, StrictUndefined(name=name)) for name in ("bos_token", "eos_token")}
         special = {name: token["content"] if isinstance(token, dict) else token for name, token in special.items() if token is not None}
-        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", Generation])
+        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True,
+                                                    extensions=["jinja2.ext.loopcontrols", Generation])
         environment.globals["raise_exception"] = raise_exception
         environment.filters["tojson"] = lambda value, **options: json.dumps(value, ensure_ascii=False, **options)
         template = environment.from_string(source)
@@ -286,13 +288,13 @@ def chat_template(folder):
 
 
 def chat_texts(render, messages, tools, written):
-    """Messages, and the tools that they may use (None: none) -> [(text, learnt)]. Learnt is what the template makes of a message of the assistant, behind the
-    prompt that the messages before it make. `written` finds special tokens: those that the template writes have MARK before them, and what the messages and
-    tools have written in them has not."""
+    """Messages, and the tools that they may use (None: none) -> [(text, learnt)]. Learnt is what the template makes of a message of the
+    assistant, behind the prompt that the messages before it make. `written` finds special tokens: those that the template writes have MARK
+    before them, and what the messages and tools have written in them has not."""
     if not isinstance(messages, list) or not all(isinstance(message, dict) and "role" in message for message in messages):
         raise ValueError("it holds no list of messages with roles")
     tools = (json.loads(tools) if isinstance(tools, str) else tools) or None
-    messages = [{key: value for key, value in message.items() if value is not None} for message in messages]  # null: as if it were not there
+    messages = [{key: value for key, value in message.items() if value is not None} for message in messages]  # null: as if not there
     for i, message in enumerate(messages, 1):
         calls = message.get("tool_calls", [])
         for call in calls:  # templates take the arguments as an object, and would quote JSON in a text once more
@@ -354,7 +356,7 @@ def is_lines(path):
 
 
 def quoted(value, written):
-    """What JSON holds, with each special token that is written in its texts between two QUOTEs. Names that a template may ask for stay as they are."""
+    """What JSON holds, with each special token in its texts between two QUOTEs. Names that a template may ask for stay as they are."""
     if isinstance(value, str):
         value.encode()  # an error if it holds half a surrogate pair
         if MARK in value:
@@ -362,7 +364,9 @@ def quoted(value, written):
         return written.sub(lambda found: QUOTE + found[0] + QUOTE, value)
     if isinstance(value, list):
         return [quoted(item, written) for item in value]
-    return {name if name.isidentifier() else quoted(name, written): quoted(item, written) for name, item in value.items()} if isinstance(value, dict) else value
+    if isinstance(value, dict):
+        return {name if name.isidentifier() else quoted(name, written): quoted(item, written) for name, item in value.items()}
+    return value
 
 
 def text_of(line, fields, render, written):
@@ -374,12 +378,14 @@ def text_of(line, fields, render, written):
         texts = [(item[field], i == len(fields) - 1) for i, field in enumerate(fields)]
     text = "".join(text for text, _ in texts)
     text.encode()  # an error if it holds half a surrogate pair
-    return text, b"".join(bytes([learnt]) * len(text) for text, learnt in texts) + bytes([texts[-1][1]]) if render or len(fields) > 1 else None
+    if render is None and len(fields) == 1:
+        return text, None
+    return text, b"".join(bytes([learnt]) * len(text) for text, learnt in texts) + bytes([texts[-1][1]])
 
 
 def documents(paths, fields, render, written, place, counts):
-    """The pieces of all documents. fields: the field of a text, or those of a prompt and a completion; or, with a chat template, that of messages.
-    written: finds special tokens that are text where they are written in chats. place: where documents may be cut. Counts documents without text, "empty"."""
+    """The pieces of all documents. fields: the field of a text, or those of a prompt and a completion; or, in chats, that of messages.
+    written: finds special tokens that are text in chats. place: where documents may be cut. Counts documents without text, "empty"."""
     for path in paths:
         opener = gzip.open if path.lower().endswith(".gz") else open
         with opener(path, "rt", encoding="utf-8-sig", errors="strict", newline="" if not is_lines(path) else "\n") as f:
@@ -435,8 +441,8 @@ def batches(items):
 
 
 class Samples:
-    """--sequence: whole documents in samples of `length` tokens, each where least room is left, filled up with `filler`. A document that is longer than a
-    sample has samples of its own, and its rest is placed as a document. The first token of a piece is not learnt: what is before it is not its text."""
+    """--sequence: whole documents in samples of `length` tokens, each where least room is left, filled up with `filler`. A longer document
+    has its own samples; its rest is placed as a document. The first token of a piece is not learnt: what precedes it is not its text."""
 
     def __init__(self, shards, length, filler):
         self.shards, self.length, self.filler, self.filled = shards, length, filler, 0
@@ -484,7 +490,7 @@ class Samples:
 
 
 class Shards:
-    """Token files of at most `most` tokens each, and their masks; used in a `with`. They get their final names at its end, and are removed if it fails."""
+    """Token files of at most `most` tokens, and their masks. A `with` gives them their names at its end, or removes them if it fails."""
 
     def __init__(self, prefix, width, most, masked):
         self.prefix, self.width, self.most, self.masked = prefix, width, most, masked
@@ -550,12 +556,15 @@ def main():
     parser.add_argument("--out", metavar="PREFIX", help="write PREFIX_000001.bin, ...")
     parser.add_argument("--ids", metavar="TEXT", help="print the tokens of TEXT, for --sample-prompt, and write nothing")
     parser.add_argument("--field", help="field of a JSON line that holds the text [text]")
-    parser.add_argument("--prompt", metavar="FIELD", help="field of a JSON line with text that is not trained on; with --completion, in place of --field")
+    parser.add_argument("--prompt", metavar="FIELD",
+                        help="field of a JSON line with text that is not trained on; with --completion, in place of --field")
     parser.add_argument("--completion", metavar="FIELD", help="field of a JSON line with text that is trained on")
     parser.add_argument("--chat", metavar="FIELD", help="field of a JSON line with messages; those of the assistant are trained on")
     parser.add_argument("--end", metavar="TOKEN", help="token after each document, such as '<|end_of_text|>'")
-    parser.add_argument("--special-tokens", action="store_true", help="special tokens that are written in the texts are these tokens, not text")
-    parser.add_argument("--sequence", type=number, metavar="N", help="samples of N tokens (--seq-len, such as 128K) that cut no document which fits one")
+    parser.add_argument("--special-tokens", action="store_true",
+                        help="special tokens that are written in the texts are these tokens, not text")
+    parser.add_argument("--sequence", type=number, metavar="N",
+                        help="samples of N tokens (--seq-len, such as 128K) that cut no document which fits one")
     parser.add_argument("--shard-tokens", type=number, default=100_000_000, metavar="N", help="tokens per file [100000000]")
     parser.add_argument("--processes", type=int, default=os.cpu_count(), metavar="N", help="[number of cores]")
     args = parser.parse_args()
@@ -573,12 +582,14 @@ def main():
         if path.lower().removesuffix(".gz").endswith(".json"):
             parser.error(f"{path}: is not read as plain text; JSON lines are .jsonl")
         if (args.prompt or args.chat) is not None and not is_lines(path):
-            parser.error(f"{path}: {'--chat is a field' if args.chat else '--prompt and --completion are fields'} of JSON lines; give .jsonl files")
+            what = "--chat is a field" if args.chat else "--prompt and --completion are fields"
+            parser.error(f"{path}: {what} of JSON lines; give .jsonl files")
     path = os.path.join(args.tokenizer, "tokenizer.json") if os.path.isdir(args.tokenizer) else args.tokenizer
     if not os.path.isfile(path):
         parser.error(f"{path}: no such file; a model's Hugging Face folder contains it")
     if args.ids is not None:
-        if args.files or any(value != parser.get_default(name) for name, value in vars(args).items() if name not in ("files", "ids", "tokenizer")):
+        others = [name for name in vars(args) if name not in ("files", "ids", "tokenizer")]
+        if args.files or any(getattr(args, name) != parser.get_default(name) for name in others):
             parser.error("--ids takes neither files nor other options than --tokenizer")
         known = load(path)
         first, last = around(known)
@@ -623,7 +634,8 @@ def main():
             print(f"{read / 1e6:.1f} MB of text, {tokens / 1e6:.2f} M tokens, {read / 1e6 / seconds:.1f} MB/s", file=sys.stderr, flush=True)
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that what was written is removed
-    pool = concurrent.futures.ProcessPoolExecutor(args.processes, initializer=start, initargs=(path, end, args.special_tokens, args.chat is not None))
+    pool = concurrent.futures.ProcessPoolExecutor(args.processes, initializer=start,
+                                                  initargs=(path, end, args.special_tokens, args.chat is not None))
     with Shards(args.out, width, args.shard_tokens // length * length, masked) as shards:
         threading.Thread(target=watch, args=(pool, shards), daemon=True).start()
         samples = shards if args.sequence is None else Samples(shards, length, begin if end is None else end)
@@ -649,14 +661,17 @@ def main():
     as_text, ends, begins, empty = (counts.pop(name, 0) for name in ("special", "end", "begin", "empty"))
     if counts:
         shown_characters = " ".join(f"U+{ord(character):04X} ({character})" for character, _ in counts.most_common(5))
-        print(f"warning: characters for which the tokenizer has no token, lost or unknown: {sum(counts.values())}, such as {shown_characters}", file=sys.stderr)
+        print(f"warning: characters for which the tokenizer has no token, lost or unknown: {sum(counts.values())}, "
+              f"such as {shown_characters}", file=sys.stderr)
     for count, token, does in ((ends, end, "end"), (begins if begin != end else 0, begin, "begin")):
         if count > 0:
-            print(f"warning: tokens {token} ({known.id_to_token(token)}) inside the texts: {count}; with --document-{does} {token} each would {does} a "
-                  "document", file=sys.stderr)
+            print(f"warning: tokens {token} ({known.id_to_token(token)}) inside the texts: {count}; "
+                  f"with --document-{does} {token} each would {does} a document", file=sys.stderr)
     if as_text > 0:
-        print(f"note: special tokens that are written in the texts: {as_text}; they are text (--special-tokens: they are these tokens)", file=sys.stderr)
-    print(f"{args.out}_*.bin: {tokens} tokens of {width} bytes in {shards.files} files, vocabulary {vocabulary}, {texts} documents, {read / 1e6:.1f} MB of text"
+        print(f"note: special tokens that are written in the texts: {as_text}; they are text "
+              "(--special-tokens: they are these tokens)", file=sys.stderr)
+    print(f"{args.out}_*.bin: {tokens} tokens of {width} bytes in {shards.files} files, vocabulary {vocabulary}, {texts} documents, "
+          f"{read / 1e6:.1f} MB of text"
           + (f", and {samples.filled} to fill up samples of {length}" if args.sequence is not None else "")
           + (f"; empty documents, left out: {empty}" if empty else ""))
 

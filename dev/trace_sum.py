@@ -6,8 +6,8 @@ trace covers, from its first event to the end of its last.
 
 --last: only what the GPU did in the last step, and how long it was idle (the first steps also choose algorithms and compile kernels).
 
-The track "wait" is the exposed time of transfers; a track such as "kv_inner" has transfers from their start to the end of
-the wait, with what compute hides (docs/one_step.md, "Names of transfers"); the track "kernels" (CUDA) is the time of every kernel, product and attention call on the GPU.
+The track "wait" is the exposed time of transfers; a track such as "kv_inner" has transfers from their start to the end of the wait, with
+what compute hides (docs/one_step.md, "Names of transfers"); the track "kernels" (CUDA) has every kernel, product and attention call on the GPU.
 Durations of nested events (a layer and its attention) are counted under each name. Needs nothing but Python.
 """
 import collections
@@ -38,7 +38,8 @@ def main():
             sys.exit(f"error: {path}: no events")
         if last:
             kernels = sorted((e for e in spans if tracks.get(e["tid"]) == "kernels"), key=lambda e: e["ts"])
-            ends = [i + 1 for i, e in enumerate(kernels) if "adamw" in e["name"].lower() and not any("adamw" in k["name"].lower() for k in kernels[i + 1 : i + 40])]
+            adamw = ["adamw" in e["name"].lower() for e in kernels]
+            ends = [i + 1 for i in range(len(kernels)) if adamw[i] and not any(adamw[i + 1 : i + 40])]
             spans = kernels[ends[-2] :] if len(ends) > 1 else kernels
             if not spans:
                 sys.exit(f"error: {path}: no kernels (the trace is not of a CUDA device)")
@@ -48,7 +49,8 @@ def main():
             s = sums[(e["tid"], e["name"])]
             s[0] += 1
             s[1] += e["dur"]
-        print(f"{path}: {whole * 1e-3:.1f} ms" + (f", {(whole - sum(e['dur'] for e in spans)) * 1e-3:.3f} ms of it between kernels" if last else ""))
+        between = f", {(whole - sum(e['dur'] for e in spans)) * 1e-3:.3f} ms of it between kernels" if last else ""
+        print(f"{path}: {whole * 1e-3:.1f} ms{between}")
         for tid in sorted({t for t, _ in sums}):
             rows = sorted(((n, *s) for (t, n), s in sums.items() if t == tid), key=lambda row: -row[2])
             print(f"  {tracks.get(tid, tid)}")

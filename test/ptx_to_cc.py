@@ -3,23 +3,25 @@
 
     test/ptx_to_cc.py KERNELS.ptx > KERNELS.cc
 
-Every instruction becomes one statement with the meaning and types that the PTX ISA gives it; registers become variables, branches become goto.
+Every instruction becomes one statement with the meaning and types that the PTX ISA gives it; registers become variables, branches goto.
 Nothing is guessed: an instruction that is not known below is an error with its text. So what runs is what nvcc made of the kernels: its
 optimisations, its choice of instructions, and the inline assembly in emulation.h that g++ never sees. Only ptxas is left out.
 """
 import re
 import sys
 
-TYPES = {'pred': 'bool', 'f32': 'float', 'f64': 'double', **{f'{k}{n}': f'{"" if k == "s" else "u"}int{n}_t' for k in 'sub' for n in (8, 16, 32, 64)}}
+TYPES = {'pred': 'bool', 'f32': 'float', 'f64': 'double',
+         **{f'{k}{n}': f'{"" if k == "s" else "u"}int{n}_t' for k in 'sub' for n in (8, 16, 32, 64)}}
 SPECIAL = {'%tid': 'm.current->where', '%ctaid': 'm.block_index', '%ntid': 'm.block', '%nctaid': 'm.grid'}
 ORDERED = {'eq': '==', 'ne': '!=', 'lt': '<', 'le': '<=', 'gt': '>', 'ge': '>=', 'lo': '<', 'ls': '<=', 'hi': '>', 'hs': '>=', 'neu': '!='}
 UNORDERED = {'ltu': 'ge', 'leu': 'gt', 'gtu': 'le', 'geu': 'lt'}  # !(the opposite), which is true with a NaN
-# name: the result, from operands a, b, c of type T. Integers wrap (-fwrapv). Approximate instructions become the host's functions, which are more exact.
+# name: the result, from a, b, c of type T. Integers wrap (-fwrapv). Approximate instructions become the host's more exact functions.
 VALUES = {
-    'add': 'T(a + b)', 'sub': 'T(a - b)', 'mul': 'T(a * b)', 'add.rn': 'T(a + b)', 'sub.rn': 'T(a - b)', 'mul.rn': 'T(a * b)', 'mul.lo': 'T(a * b)',
-    'mad.lo': 'T(a * b + c)', 'mul.hi': 'high(a, b)', 'fma.rn': 'std::fma(a, b, c)', 'fma.rm': 'fma_down(a, b, c)', 'div': 'T(a / b)', 'div.rn': 'a / b',
-    'rem': 'T(a % b)', 'neg': 'T(-a)', 'abs': 'std::abs(a)', 'min': 'least(a, b)', 'max': 'most(a, b)', 'not': 'inverse(a)', 'and': 'T(a & b)', 'or': 'T(a | b)',
-    'xor': 'T(a ^ b)', 'rcp.rn': '1 / a', 'rcp.approx.ftz': 'rcp_rough(a)', 'sqrt.rn': 'std::sqrt(a)', 'rsqrt.approx': '1 / std::sqrt(a)', 'ex2.approx': 'exp2f(a)',
+    'add': 'T(a + b)', 'sub': 'T(a - b)', 'mul': 'T(a * b)', 'add.rn': 'T(a + b)', 'sub.rn': 'T(a - b)', 'mul.rn': 'T(a * b)',
+    'mul.lo': 'T(a * b)', 'mad.lo': 'T(a * b + c)', 'mul.hi': 'high(a, b)', 'fma.rn': 'std::fma(a, b, c)', 'fma.rm': 'fma_down(a, b, c)',
+    'div': 'T(a / b)', 'div.rn': 'a / b', 'rem': 'T(a % b)', 'neg': 'T(-a)', 'abs': 'std::abs(a)', 'min': 'least(a, b)',
+    'max': 'most(a, b)', 'not': 'inverse(a)', 'and': 'T(a & b)', 'or': 'T(a | b)', 'xor': 'T(a ^ b)', 'rcp.rn': '1 / a',
+    'rcp.approx.ftz': 'rcp_rough(a)', 'sqrt.rn': 'std::sqrt(a)', 'rsqrt.approx': '1 / std::sqrt(a)', 'ex2.approx': 'exp2f(a)',
     'ex2.approx.ftz': 'normal(exp2f(normal(a)))', 'mov': 'a',
     'add.cc': 'add_carry(a, b, 0, carry)', 'addc.cc': 'add_carry(a, b, carry, carry)', 'addc': 'T(a + b + carry)',
     'sub.cc': 'sub_borrow(a, b, 0, carry)', 'subc.cc': 'sub_borrow(a, b, carry, carry)', 'subc': 'T(a - b - carry)',
@@ -128,7 +130,8 @@ def statement(text):
         return f'put({name(to)}, shuffle_xor({value}, {", ".join(how)})); {name(valid)} = true;'
     if re.fullmatch(r'ldmatrix\.sync\.aligned\.m8n8\.x4(\.trans)?\.shared\.b16', code):
         results = ' '.join(f'{name(r)} = d[{i}];' for i, r in enumerate(group(args[0])))
-        return f'{{ uint32_t d[4]; load_matrices(d, (const void *){address(args[1], "shared", 16)}, {"true" if "trans" in op else "false"}, __LINE__); {results} }}'
+        at, transposed = address(args[1], 'shared', 16), 'true' if 'trans' in op else 'false'
+        return f'{{ uint32_t d[4]; load_matrices(d, (const void *){at}, {transposed}, __LINE__); {results} }}'
     if code == 'mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32':
         d, a, b, c = (group(arg) for arg in args)
         results = ' '.join(f'put({name(r)}, d[{i}]);' for i, r in enumerate(d))
@@ -142,11 +145,13 @@ def statement(text):
     if main == 'mov' and args[0][0] == '{':  # {low, high} = a
         parts = group(args[0])
         width = int(type_[1:]) // len(parts)
-        return f'{{ {T} a = as<{T}>({source(args[1])}); ' + ' '.join(f'put({name(r)}, uint{width}_t(a >> {width * i}));' for i, r in enumerate(parts)) + ' }'
+        results = ' '.join(f'put({name(r)}, uint{width}_t(a >> {width * i}));' for i, r in enumerate(parts))
+        return f'{{ {T} a = as<{T}>({source(args[1])}); {results} }}'
     if main == 'mov' and args[1][0] == '{':
         parts = group(args[1])
         width = int(type_[1:]) // len(parts)
-        return f'put({name(args[0])}, {T}(' + ' | '.join(f'{T}(as<uint{width}_t>({source(r)})) << {width * i}' for i, r in enumerate(parts)) + '));'
+        whole = ' | '.join(f'{T}(as<uint{width}_t>({source(r)})) << {width * i}' for i, r in enumerate(parts))
+        return f'put({name(args[0])}, {T}({whole}));'
     typed = [f'as<{T}>({source(arg)})' for arg in args[1:]]
     to = name(args[0])
     if main == 'setp' and len(op) == 3:
@@ -235,7 +240,8 @@ def main(path):
         else:
             threads = re.search(r'\.maxntid (\d+)', limits)
             functions.append((f'{symbol}(void **arguments)', ''.join(f'void *{n} = arguments[{i}];\n' for i, n in enumerate(names)), code))
-            print(f'static void {symbol}(void **arguments);\nstatic ptx_kernel kernel{len(functions)}("{symbol}", {symbol}, {threads[1] if threads else 1024});')
+            print(f'static void {symbol}(void **arguments);\n'
+                  f'static ptx_kernel kernel{len(functions)}("{symbol}", {symbol}, {threads[1] if threads else 1024});')
     for head, start, code in functions:
         print(f'static void {head} {{\nunsigned carry;\n{start}', *body(code), '}', sep='\n')
     print('}')

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Runs small random models on random grids, with random ZeRO degrees, recompute, offload, data and evaluations, and compares what the log says of the model
-with one rank. A run trains three steps, or only evaluates; some go on from the 128 steps that --skip-spikes needs. Then another grid may resume the state, go
-on from it with new data, evaluate the state or the export, or train the export. On random ranks, new memory is not zero.
+"""Runs small random models on random grids, with random ZeRO degrees, recompute, offload, data and evaluations, and compares what the log
+says of the model with one rank. A run trains three steps, or only evaluates; some go on from the 128 steps that --skip-spikes needs. Then
+another grid may resume the state, go on from it with new data, evaluate the state or the export, or train the export. On random ranks, new
+memory is not zero.
 
     python3 test/random_runs.py [--binary build/cpu/train_llama] [--runs 100] [--seed 1] [--ranks 8] [--bf16]
 
---runs: how many pairs; a pair takes some two seconds. --ranks: the most ranks; more than 8: 9 to so many. --bf16: for a build that computes in bf16
-(emulated, cuda), with wider bounds. A pair that differs is printed with its commands, and its folder stays; the exit status is then 1. Needs mpirun and
-Python; with fewer cores than ranks, or as root, `source scripts/mpi_env.sh` first.
+--runs: how many pairs; a pair takes some two seconds. --ranks: the most ranks; more than 8: 9 to so many. --bf16: for a build that computes
+in bf16 (emulated, cuda), with wider bounds. A pair that differs is printed with its commands, and its folder stays; the status is then 1.
+Needs mpirun and Python; with fewer cores than ranks, or as root, `source scripts/mpi_env.sh` first.
 """
 import argparse
 import json
@@ -26,7 +27,8 @@ EVALUATED = ("val_loss", "val_tokens", "val_loss_by_position", "needle_loss", "n
 
 def bounds_of(bf16, wire):
     """Relative; numbers without a bound must be equal. wire: --dkv-wire bf16."""
-    # Float: sums in another order, three steps of AdamW. wire: 7e-5, 2e-3 in 40 pairs. bf16: two digits, gradients that nearly cancel, another arg max.
+    # Float: sums in another order, three steps of AdamW. wire: 7e-5, 2e-3 in 40 pairs. bf16: two digits, gradients that nearly cancel,
+    # another arg max.
     loss, norm = (3e-3, 6e-2) if bf16 else (3e-4, 1e-2) if wire else (2e-5, 3e-4)
     others = {"needle_accuracy": math.inf, "sample_tokens": math.inf} if bf16 or wire else {}
     return {"loss": loss, "val_loss": loss, "val_loss_by_position": loss, "needle_loss": loss, "grad_norm": norm, **others}
@@ -47,7 +49,8 @@ def write_tokens(rnd, path, count, masked):
     """llm.c's format: magic number, version, count, then uint16. masked: a loss mask beside it, with runs of 0 and 1."""
     tokens = rnd.choices(range(256), weights=[1 + 40 * (t in (10, 32)) + t % 7 for t in range(256)], k=count)
     with open(path, "wb") as f:
-        f.write(b"".join(n.to_bytes(4, "little") for n in [20240520, 1, count] + [0] * 253) + b"".join(t.to_bytes(2, "little") for t in tokens))
+        f.write(b"".join(n.to_bytes(4, "little") for n in [20240520, 1, count] + [0] * 253))
+        f.write(b"".join(t.to_bytes(2, "little") for t in tokens))
     if masked:
         with open(path + ".mask", "wb") as f:
             f.write(b"".join(bytes([rnd.randint(0, 1)]) * rnd.randint(1, 60) for _ in range(count))[:count])
@@ -57,8 +60,9 @@ def write_tokens(rnd, path, count, masked):
 def random_model(rnd, folder, most_ranks):
     few, many = [(4, 1), (4, 2), (4, 4), (6, 3), (8, 2), (8, 8)], [(4, 2), (6, 3), (10, 5), (16, 1), (16, 4), (16, 16), (24, 8)]
     heads, kv_heads = rnd.choice(few if most_ranks <= 8 else many)
-    config = {"model_type": "llama", "hidden_size": rnd.choice([32, 48]), "num_hidden_layers": rnd.randint(1, 5), "num_attention_heads": heads,
-              "num_key_value_heads": kv_heads, "head_dim": rnd.choice([8, 16]), "intermediate_size": rnd.choice([40, 72]), "vocab_size": 256,
+    config = {"model_type": "llama", "hidden_size": rnd.choice([32, 48]), "num_hidden_layers": rnd.randint(1, 5),
+              "num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": rnd.choice([8, 16]),
+              "intermediate_size": rnd.choice([40, 72]), "vocab_size": 256,
               "rms_norm_eps": 1e-5, "rope_theta": 1e4, "max_position_embeddings": 8192, "tie_word_embeddings": rnd.random() < 0.4}
     with open(os.path.join(folder, "config.json"), "w") as f:
         json.dump(config, f)
@@ -67,13 +71,14 @@ def random_model(rnd, folder, most_ranks):
 
 def random_options(rnd, many, masked, few, bf16):
     """What is read and trained on, and other options that all runs of a model have."""
-    length = rnd.choice([128, rnd.randint(70, 200), rnd.randint(70, 200) if rnd.random() < 0.9 else 1100])  # 128: a whole tile of the attention engine
+    length = rnd.choice([128, rnd.randint(70, 200), rnd.randint(70, 200) if rnd.random() < 0.9 else 1100])  # 128: a whole tile of attention
     data = ["--seq-len", length, "--seed", rnd.randint(1, 9), "--train-data", rnd.choice([many, masked, f"x={many}:0.7,y={masked}:0.3"])]
-    options = ["--lr", 3e-3, "--grad-clip", rnd.choice([0, 0.5, 1]), "--eval-every", 2, "--val-data", rnd.choice([many, masked, few, f"x={few},y={masked}"])]
+    options = ["--lr", 3e-3, "--grad-clip", rnd.choice([0, 0.5, 1]), "--eval-every", 2,
+               "--val-data", rnd.choice([many, masked, few, f"x={few},y={masked}"])]
     options += ["--eval-steps", rnd.randint(1, 2)] if rnd.random() < 0.4 else ["--eval-tokens", rnd.randint(1, rnd.choice([400, 2000]))]
     for chance, more in [(0.2, ["--eval-needles", 1]), (0.25, ["--sample-every", 2, "--sample-tokens", rnd.randint(1, 4)]),
-                         (0.5, [rnd.choice(["--document-end", "--document-begin"]), rnd.choice([10, 32])]), (0.3 * bf16, ["--stochastic-rounding"]),
-                         (0.2, ["--moments", "bf16"])]:
+                         (0.5, [rnd.choice(["--document-end", "--document-begin"]), rnd.choice([10, 32])]),
+                         (0.3 * bf16, ["--stochastic-rounding"]), (0.2, ["--moments", "bf16"])]:
         options += more if rnd.random() < chance else []
     return data, options
 
@@ -88,14 +93,16 @@ def random_grid(rnd, heads, most_ranks, batch):
     grid = ["--hp", hp, "--cp", cp]
     if cp > 1:
         grid += ["--cp-comm", "allgather"] if rnd.random() < 0.3 else ["--inner-ring", rnd.choice(divisors(cp))]
-        grid += ["--gpus-per-node", 8, "--nics-per-node", rnd.choice([1, 2, 4])] if rnd.random() < 0.3 else []  # windows may be interleaved (grid_weave)
+        if rnd.random() < 0.3:  # windows may be interleaved (grid_weave)
+            grid += ["--gpus-per-node", 8, "--nics-per-node", rnd.choice([1, 2, 4])]
     if hp > 1 and cp > 1:
         grid += ["--placement", rnd.choice(["head-first", "context-first"])]
     states = rnd.randint(0, 3)  # how many kinds of model states lie on the host
     zp = ranks if states == 3 else rnd.choice(divisors(ranks))
     zg = ranks if states >= 2 else rnd.choice([z for z in divisors(ranks) if z % zp == 0])
     zo = ranks if states >= 2 else rnd.choice([z for z in divisors(ranks) if z % zg == 0])
-    grid += ["--zero-params", zp, "--zero-grads", zg, "--zero-optim", zo, *["--offload-optimizer", "--offload-gradients", "--offload-parameters"][:states]]
+    offload = ["--offload-optimizer", "--offload-gradients", "--offload-parameters"][:states]
+    grid += ["--zero-params", zp, "--zero-grads", zg, "--zero-optim", zo, *offload]
     grid += ["--recompute", rnd.choice(["none", "selective", "full"]), "--offload-activations", rnd.choice([0, 0, 0.5, 1])]
     if rnd.random() < 0.3:
         grid += ["--mlp-tile", rnd.randint(5, 60), "--loss-tile", rnd.randint(5, 60)]
@@ -116,7 +123,9 @@ def from_step(numbers, step):
 
 def pair(ask, rnd, files, folder):
     """Runs one rank and grids; returns what differs, with the commands."""
-    kind = rnd.choices(["evaluate", "train", "spikes", "resume", "new data", "evaluate state", "evaluate export", "train export"], [30, 35, 3, 7, 7, 6, 6, 6])[0]
+    kinds = {"evaluate": 30, "train": 35, "spikes": 3, "resume": 7, "new data": 7,
+             "evaluate state": 6, "evaluate export": 6, "train export": 6}  # with their weights
+    kind = rnd.choices(list(kinds), kinds.values())[0]
     states, export, faults = os.path.join(folder, "states"), os.path.join(folder, "export"), []
     heads, (data, common) = random_model(rnd, folder, ask.ranks), random_options(rnd, *files, ask.bf16)
     batch = 2 if kind == "spikes" or 1100 in data else rnd.choice([1, 2, 3, 4, 6, 8, 16])  # the first two are slow
@@ -124,19 +133,22 @@ def pair(ask, rnd, files, folder):
     bounds = bounds_of(ask.bf16, wire)
 
     def run(one, ranks, options, not_zero=0, slice_bytes=0, long_document=9999):
-        """What the log says, by step and name. not_zero: ranks whose new memory is 0x5a, as bits. slice_bytes: of a slice of attention's heads; 0: all heads.
-        long_document: tokens of a document that all ranks of a ring share."""
+        """What the log says, by step and name. not_zero: ranks whose new memory is 0x5a, as bits. slice_bytes: of a slice of attention's
+        heads; 0: all. long_document: tokens of a document that all ranks of a ring share."""
         log, environment = os.path.join(folder, "log.jsonl"), ["TRAIN_LLAMA_TIMEOUT=100"]
         environment += [f"TRAIN_LLAMA_TEST_SLICE_BYTES={slice_bytes}", f"TRAIN_LLAMA_TEST_LONG_DOCUMENT={long_document}"]
         memory = ["bash", "-c", '(($0 >> OMPI_COMM_WORLD_RANK & 1)) && export MALLOC_PERTURB_=165; exec "$@"', not_zero]
-        command = ["env", *environment, "timeout", "--foreground", 600, "mpirun", "-np", ranks, *memory, ask.binary, "--threads", 1, "--log", log, *options]
+        command = ["env", *environment, "timeout", "--foreground", 600, "mpirun", "-np", ranks, *memory,
+                   ask.binary, "--threads", 1, "--log", log, *options]
         done, here = subprocess.run([str(word) for word in command], stdin=subprocess.DEVNULL, capture_output=True, text=True), {}
         if done.returncode == 0:
             with open(log) as f:
                 rows = [json.loads(line) for line in f]
             os.unlink(log)
-            here = {key: x for row in rows for name in TRAINED + EVALUATED if name in row for key, x in leaves(row[name], row.get("step"), name)}
-        why = apart(here if one is None else one, here, bounds) if here else f"status {done.returncode}: {done.stdout[-300:]}{done.stderr[-2000:]}"
+            here = {key: x for row in rows for name in TRAINED + EVALUATED if name in row
+                    for key, x in leaves(row[name], row.get("step"), name)}
+        why = (apart(here if one is None else one, here, bounds) if here else
+               f"status {done.returncode}: {done.stdout[-300:]}{done.stderr[-2000:]}")
         faults.extend([f"{why}\n  {shlex.join(map(str, command))}"] if why else [])
         return here
 
@@ -146,7 +158,8 @@ def pair(ask, rnd, files, folder):
     def on_grid(one, *options):
         ranks, dp, grid = random_grid(rnd, heads, ask.ranks, batch)
         any_batch = "--eval-tokens" in options and options[-2:] == ("--steps", 0)
-        batches = ["--batch-size", rnd.randint(1, 6)] if any_batch else ["--batch-size", rnd.choice(divisors(batch // dp)), "--global-batch", batch]
+        batches = (["--batch-size", rnd.randint(1, 6)] if any_batch else
+                   ["--batch-size", rnd.choice(divisors(batch // dp)), "--global-batch", batch])
         run(one, ranks, [*options, *grid, *batches, *wire], rnd.getrandbits(8), rnd.choice([0, 1, 1 << 14]), rnd.choice([1, 12, 40, 9999]))
 
     start = ["--model", folder, "--from-scratch", *common]
@@ -161,7 +174,8 @@ def pair(ask, rnd, files, folder):
     else:
         options, first = [*start, *data, "--steps", 3], rnd.randint(1, 2)  # first: the step that is resumed
         one = alone(*options)
-        on_grid(one, *options, *([] if kind == "train" else ["--export", export] if "export" in kind else ["--out", states, "--save-every", 1, "--keep", 3]))
+        keep = [] if kind == "train" else ["--export", export] if "export" in kind else ["--out", states, "--save-every", 1, "--keep", 3]
+        on_grid(one, *options, *keep)
         for step in range(first + 1, 4) if kind in ("resume", "new data") else []:
             shutil.rmtree(os.path.join(states, f"step-{step:08d}"), ignore_errors=True)
     if faults:
@@ -191,7 +205,8 @@ def main():
     ask = parser.parse_args()
     rnd, failed = random.Random(ask.seed), 0
     home = tempfile.mkdtemp(prefix="random_runs_")
-    files = [write_tokens(rnd, os.path.join(home, name + ".bin"), count, name == "masked") for name, count in (("many", 20000), ("masked", 6000), ("few", 1500))]
+    files = [write_tokens(rnd, os.path.join(home, name + ".bin"), count, name == "masked")
+             for name, count in (("many", 20000), ("masked", 6000), ("few", 1500))]
     for run in range(ask.runs):
         folder = tempfile.mkdtemp(dir=home)
         faults = pair(ask, rnd, files, folder)
