@@ -1405,6 +1405,7 @@ int main(int argc, char **argv) {
             CHECK(!attention_engine_agrees(48, false), "an engine that is wrong is used");
             CHECK(!attention_engine_agrees(88, false), "an engine that is wrong in lse alone is used");
             CHECK(!attention_engine_agrees(104, false), "an engine that is wrong in dv alone is used");
+            CHECK(!attention_engine_agrees(96, false), "an engine that adds to dq instead of setting it is used");
             CHECK(!attention_engine_agrees(56, false), "an engine that is wrong where scores are low is used");
             CHECK(attention_engine_agrees(72, false), "an engine that is inaccurate where scores are low is not used");
             test_rounded_gradients(120, "does not compute dk and dv in float on this device; they are asked for in bf16");
