@@ -73,6 +73,12 @@ static void problem_free(problem p) {
     void *all[] = {p.q, p.kv, p.out_x, p.dout, p.out, p.dq, p.dkv, p.lse, p.delta, p.scratch};
     for (int i = 0; i < 10; i++) device_free(all[i]);
 }
+// Sets results to 1e30, so that what is not written again is not right either: those of the backward pass, or of the forward pass.
+static void forget(const problem *p, bool backward) {
+    float *results[2] = {backward ? p->dq : p->out, backward ? p->dkv : p->lse};
+    int64_t n[2] = {p->nq, backward ? p->nkv : p->b.Tq * p->b.Hq};
+    for (int i = 0; i < 2; i++) attention_lse_copy(results[i], results[i], 1, n[i], 0, 0, 0);
+}
 static floatX *values_of(const problem *p) { return p->kv + (int64_t)p->b.Hkv * p->b.HS; }
 static float *dv_of(const problem *p) { return p->dkv + (int64_t)p->b.Hkv * p->b.HS; }
 // Computes delta, and out as it is stored, from the merged out.
@@ -165,13 +171,17 @@ static void three_ways(int64_t T, int Hq, int Hkv, int HS, bool causal, int64_t 
     float *out = copy_of(p.out, p.nq), *lse = copy_of(p.lse, T * Hq);
     by_hand(&p, true, false);
     float *dq = copy_of(p.dq, p.nq), *dkv = copy_of(p.dkv, p.nkv);
+    forget(&p, false);
     if (by_hand(&p, false, true)) {
         compare_forward(point, "tensor cores by hand", &p, out, lse);
+        forget(&p, true);
         by_hand(&p, true, true);
         compare_backward(point, "tensor cores by hand", &p, dq, dkv);
     }
+    forget(&p, false);
     op_attention_forward(p.out, p.lse, p.q, p.kv, values_of(&p), p.b, false, p.scratch);
     compare_forward(point, op_attention_engine(documents > 0), &p, out, lse);
+    forget(&p, true);
     whole_backward(&p);
     compare_backward(point, op_attention_engine(documents > 0), &p, dq, dkv);
     float *copies[] = {out, lse, dq, dkv};
@@ -209,9 +219,11 @@ static void point_2(void) {
     attention_block part = p.b;
     part.Tk = p.b.Tk / 4;
     int64_t step = part.Tk * p.b.kv_stride;
+    forget(&p, false);
     for (int k = 0; k < 4; k++) op_attention_forward(p.out, p.lse, p.q, p.kv + k * step, values_of(&p) + k * step, part, k > 0, p.scratch);
     double of_out = apart_from(p.out, out, p.nq);
     between(&p);
+    forget(&p, true);
     for (int k = 0; k < 4; k++)
         op_attention_backward(p.dq, p.dkv + k * step, dv_of(&p) + k * step, p.q, p.kv + k * step, values_of(&p) + k * step, p.out_x, p.dout,
                               p.lse, p.delta, part, k > 0, false, p.scratch);
@@ -227,6 +239,7 @@ static void point_4(bool deterministic) { // true comes last: there is no way ba
     op_attention_forward(p.out, p.lse, p.q, p.kv, values_of(&p), p.b, false, p.scratch);
     whole_backward(&p);
     float *dq = copy_of(p.dq, p.nq), *dkv = copy_of(p.dkv, p.nkv);
+    forget(&p, true);
     whole_backward(&p);
     float *dq2 = copy_of(p.dq, p.nq), *dkv2 = copy_of(p.dkv, p.nkv);
     bool same_dq = memcmp(dq, dq2, sizeof(float) * (size_t)p.nq) == 0, same_dkv = memcmp(dkv, dkv2, sizeof(float) * (size_t)p.nkv) == 0;

@@ -75,6 +75,9 @@ says '^the first line'
 says '^\[... [0-9]* bytes ...\]'
 check 'the rest: what did not pass' gpu_check "${checked[@]}" --rest "$dir/report.txt" --only kernels,
 says '^ok      kernels,'
+replace compute-sanitizer 'echo "========= Error: Device not supported. Please refer to its documentation"; echo "error: no usable GPU"; exit 2'
+check 'compute-sanitizer that does not support the device is no failure' gpu_check "${checked[@]}" --only memcheck
+says '^skipped compute-sanitizer memcheck: .*Device not supported'
 check 'a word that no step has in its name' ends_with 1 'FAILED  --only kernals: no step has this' gpu_check "${checked[@]}" --only kernals
 check 'a report that is none' ends_with 2 '^error: --rest: .* not a report of this check' scripts/gpu_check.sh --rest scripts/gpu_check.sh
 check 'cJSON is named where it is missing' ends_with 2 "missing: cJSON's header" gpu_check NO_HEADER=cJSON "${checked[@]}"

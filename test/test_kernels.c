@@ -1374,6 +1374,7 @@ int main(int argc, char **argv) {
         for (int n = 0; n < (engine_has_bf16() ? CUTS : 3); n += TEST_SANITIZED && n == 1 ? 2 : 1) {
             int cut = n < 3 ? n : 2;
             dkv_bf16 = n == 3;
+            if (engine_compiles() && cut > 0 && !dkv_bf16) continue; // cuDNN would compile 66 more kernels, half a second each, for sums that emulation shows
             attention_use_blackwell(dkv_bf16);
             attention_test_limits(cut > 0 ? 1 : 0, cut == 0 ? 0 : cut == 1 ? 1 : 100000);
             test_attention(128, 128, 4, 2, 16, true, 0, 0, 0);
@@ -1393,6 +1394,7 @@ int main(int argc, char **argv) {
         // so there also of 16. A document that fills its pieces, one that is rounded up, one with no rows after it, last rows by hand,
         // short ones between long ones.
         for (int n = 0; n < (engine_has_bf16() ? 4 : 2); n += DOCUMENTS_STEP) {
+            if (n == 1 && ENGINE_ROWS == 128) continue; // the same again
             document_rows = n % 2 == 0 ? 128 : ENGINE_ROWS;
             dkv_bf16 = n >= 2;
             attention_use_blackwell(dkv_bf16);
@@ -1437,6 +1439,7 @@ int main(int argc, char **argv) {
             CHECK(!attention_engine_agrees(48, false), "an engine that is wrong is used");
             CHECK(!attention_engine_agrees(88, false), "an engine that is wrong in lse alone is used");
             CHECK(!attention_engine_agrees(104, false), "an engine that is wrong in dv alone is used");
+            CHECK(!attention_engine_agrees(96, false), "an engine that adds to dq instead of setting it is used");
             CHECK(!attention_engine_agrees(56, false), "an engine that is wrong where scores are low is used");
             CHECK(attention_engine_agrees(72, false), "an engine that is inaccurate where scores are low is not used");
             test_rounded_gradients(120, "does not compute dk and dv in float on this device; they are asked for in bf16");

@@ -310,14 +310,20 @@ static void engine_differences(int HS, bool documents, bool low, double worst[4]
             device_zero(e[i], sizeof(float) * (size_t)sizes[i]);
             device_zero(h[i], sizeof(float) * (size_t)sizes[i]);
         }
+        // What the engine must set is 1e30 before, in case that it adds, or leaves something out.
+        attention_lse_copy(e[1], e[1], b.Hq, b.Tq, 0, b.lse_stride, 0);
+        for (int i = 0; i < 4; i += 2) attention_lse_copy(e[i], e[i], 1, b.Tq * b.q_stride, 0, 0, 0);
+        attention_lse_copy(e[3], e[3], 1, b.Tk * b.kv_stride, 0, 0, 0);
+        float *scratch = (float *)(void *)(m.at + m.used);
+        attention_lse_copy(scratch, scratch, 1, (int64_t)(bytes - m.used) / 4, 0, 0, 0);
         attention_shape s = attention_whole_shape(b);
         forward_tensors f = {e[0], e[1], q, kv, kv + v_at};
-        forward_tile(f, b, queries, keys, documents, false, m.at + m.used);
+        forward_tile(f, b, queries, keys, documents, false, scratch);
         attention_kernel_forward(h[0], h[1], q, kv, kv + v_at, s, b.scale, false);
         op_cast_from_float(out, h[0], nq);
         attention_kernel_delta(delta, out, dout, s);
         backward_tensors g = {e[2], e[3], e[3] + v_at, q, kv, kv + v_at, out, dout, h[1], delta};
-        if (!deterministic) backward_tile(g, b, queries, keys, documents, false, false, m.at + m.used);
+        if (!deterministic) backward_tile(g, b, queries, keys, documents, false, false, scratch);
         attention_kernel_backward(h[2], h[3], h[3] + v_at, q, kv, kv + v_at, dout, h[1], delta, s, b.scale, false, false);
         for (int i = 0; i < (deterministic ? 2 : 4); i++) worst[i] = fmax(worst[i], difference(e[i], h[i], sizes[i]));
     }

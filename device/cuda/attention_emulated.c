@@ -52,8 +52,9 @@ bool attention_call(attention_shape s, void *const tensors[ATTENTION_TENSORS], f
     one.Hq = one.Hkv = 1;
     for (int h = 0; h < s.Hq; h++) {
         int64_t at = h * s.HS, kv_at = h / (s.Hq / s.Hkv) * s.HS, row = h * s.Tq;
+        bool adds = s.HS == 96; // one that adds to dq instead of setting it
         attention_kernel_backward(dq + at, to_dk + at, to_dv + at, q + at, k + kv_at, v + kv_at, dout + at, lse + row, delta + row, one,
-                                  scale, false, false);
+                                  scale, adds, false);
     }
     if (emulation_runs != NULL) emulation_runs(true);
     memset(tensors[ATTENTION_DQ_SUM], 0xff, sizeof(float) * (size_t)(s.Tq * s.Hq * s.HS));
