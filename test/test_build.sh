@@ -10,7 +10,8 @@ for HIDES in cjson/cJSON.h cblas.h mpi.h; do
 done
 # Host code is the part of C that C++ shares.
 make -s DEVICE=cpu build/cluster_texts.h
-check 'a C++ compiler takes the trainer, too' g++ -x c++ -std=c++17 -Werror=narrowing -D_GNU_SOURCE -Ibuild ${DEPS:+-I${DEPS// //include -I}/include} -fsyntax-only train_llama.cu
+check 'a C++ compiler takes the trainer, too' g++ -x c++ -std=c++17 -Werror=narrowing -D_GNU_SOURCE -Ibuild \
+    ${DEPS:+-I${DEPS// //include -I}/include} -fsyntax-only train_llama.cu
 check 'one rank needs no MPI' build CC="$dir/gcc" MPI=0 "$dir/build/found"
 check 'make train_llama is make' bash -c 'cmp <(make -n DEVICE=cpu train_llama) <(make -n DEVICE=cpu all)'
 

@@ -120,8 +120,7 @@ cp "$dir/nano/config.json" "$dir/own"
 check 'from scratch, a config.json alone is a model' "$binary" --model "$dir/own" --from-scratch --steps 0 --threads 1 --export "$dir/nano3"
 check 'of the same numbers as the preset' tools equal "$dir/nano" "$dir/nano3"
 
-# Context extension: the first loss with another RoPE is transformers'. A state and an export contain the new RoPE; an export then needs no
-# options.
+# Context extension: the first loss with another RoPE is transformers'. States and exports hold the new RoPE; exports need no options then.
 stretch=(--rope-scaling yarn:factor=4,original=40,beta_fast=3,beta_slow=0.5 --rope-theta 40000)
 long=(--train-data $golden/folder_tokens.bin --seq-len 64 --threads 1 --batch-size 2)
 for option in "${stretch[1]}" linear:factor=2.5 llama3:factor=16,low=1,high=3,original=40 none; do

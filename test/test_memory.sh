@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
-# Memory: what a run holds is within 5 % of the plan that --dry-run prints, for sixteen configurations; it does not grow over 100 steps; it
-# is linear in the length of the sequence; doubling sp at a fixed number of tokens per rank halves the states and leaves the rest as it is;
-# an allocation that fails ends the run, and no state lacks what there was no memory for; attention in slices of heads, which take less.
-# (F41, F51)
+# Memory: what a run holds is within 5 % of the plan that --dry-run prints, for sixteen configurations; it does not grow over 100 steps, and
+# is linear in the sequence's length; doubling sp at a fixed number of tokens per rank halves the states and leaves the rest as it is; an
+# allocation that fails ends the run, and no state lacks what there was no memory for; attention in slices of heads takes less. (F41, F51)
 source "$(dirname "$0")/shell.sh"
 seq 1 40000 | tokens_of data
 result() { # name ok(0/1) text
@@ -63,8 +62,7 @@ few=$(grown 3) many=$(grown 100)
 result 'no growth over 100 steps' "$(number "${many:-9} <= ${few:-0} * 1.02 + 0.5" && echo 1 || echo 0)" \
     "$few MiB after 3 steps, $many after 100"
 
-# Linear in T, so there is no tensor of T x T: a line through 2K and 4K predicts 8K and 16K (of which a byte for each pair would be
-# 256 MiB).
+# Linear in T, so there is no tensor of T x T: a line through 2K and 4K predicts 8K and 16K (of which a byte a pair would be 256 MiB).
 bytes() { "$binary" --model "$dir/model" --dry-run "$@" | sed -n 's/^bytes of a rank: device \([0-9]*\).*/\1/p'; }
 measured() { # length of the sequence
     "$binary" --model nano --from-scratch --train-data "$dir/data.bin" --steps 1 --recompute selective --seq-len "$1" |
@@ -108,8 +106,7 @@ rest=$(awk "BEGIN {print ${two:-0} - $states / 2}")
 result 'doubling sp: states are halved, the rest is flat' "$(number "${four:-0} - $states / 4 < 1.05 * $rest &&
     ${four:-0} - $states / 4 > 0.95 * $rest" && echo 1 || echo 0)" "$two MiB, then $four; states $states"
 
-# An allocation that fails ends the run, with status 1 and the reason: also one of cJSON, which would leave a member out of a state that
-# looks whole.
+# An allocation that fails ends the run, with status 1 and the reason: also one of cJSON, else a state that looks whole would lack a member.
 preload scarce <<'C'
 #include <dlfcn.h>
 #include <errno.h>

@@ -173,8 +173,7 @@ check 'and of documents that begin with a token' bash -c "'$binary' ${packed[*]:
 check '--hp auto in a dry run' \
     bash -c "'$binary' --dry-run --model llama3-8b --hp auto --ranks 64 --seq-len 1M --cluster h100 | grep -q '^bytes of a rank'"
 
-# Bytes of a parameter, its gradient and its optimizer states: 2 + 4 + 12 in bf16 with float master weights (a GPU), 4 + 4 + 8 in float (the
-# CPU).
+# Bytes of a parameter, its gradient and optimizer states: 2 + 4 + 12 in bf16 with float master weights (GPU), 4 + 4 + 8 in float (CPU).
 bytes() {
     "$binary" --dry-run --model llama3-8b --ranks 8 --hp 8 --zero-optim replica --seq-len 8K "$@" |
         awk -v c="$category" '$1 == c {print $2 * ($3 == "MiB" ? 1 / 1024 : 1)}'

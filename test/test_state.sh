@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # Training state: a resumed run is the run that never stopped, bit by bit on the same grid and to 1e-5 on another; damaged and half-written
-# states are skipped; a killed rank, a full disk, a second run on the folder and signals lose nothing but the steps since the last state.
-# (F50, F51)
+# states are skipped; a killed rank, a full disk, a second run and signals lose only the steps since the last state. (F50, F51)
 source "$(dirname "$0")/shell.sh"
 export OMP_NUM_THREADS=1
 seq 1 1000 | tokens_of data
@@ -75,8 +74,7 @@ for part in 1 2; do
     check "signal $part: says so" grep -q 'stopped by a signal after step' "$dir/stopped.out"
 done
 begins='^stopped by a signal before training; the same command with --resume begins it, or continues from the last state$'
-# A signal is heeded before an evaluation that may take long, here after a step of seconds; and where nothing can be saved it ends the
-# program.
+# A signal is heeded before an evaluation that may take long, here after a step of seconds; where nothing can be saved, it ends the program.
 signal_when() { # pattern: SIGTERM to the rank when slow.out shows it; $status: the rank's; before.jsonl: what slow.jsonl held before
     job=$!
     for _ in $(seq 3000); do
