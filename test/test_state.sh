@@ -105,8 +105,7 @@ check 'a signal ends an evaluation' \
 check 'and the run, of which there is nothing to tell' [ "$(tail -1 "$dir/slow.out")" = 'stopped by a signal before the first step' ]
 : >"$dir/slow.out"
 "$binary" "${common[@]}" --batch-size 500 --sample-every 1 --sample-tokens 90 \
-    --save-every 1 --out "$dir/sampling" --log "$dir/slow.jsonl" \
-    >"$dir/slow.out" 2>&1 </dev/null &
+    --save-every 1 --out "$dir/sampling" --log "$dir/slow.jsonl" >"$dir/slow.out" 2>&1 </dev/null &
 signal_when '^saved  *1/24'
 check 'a state is complete before a sample is, which a signal ends' \
     [ "$status $(grep -c '^sample  *1/24 | ended by a signal\|^saved\|^stopped by a signal after step 1;' "$dir/slow.out")" = '0 3' ]
