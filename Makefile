@@ -6,7 +6,7 @@
 #   WERROR=0                  compiler warnings are no errors (another compiler may warn of more)
 #   ARCH=native               -march= of the CPU code
 #   CC=clang CXX=clang++      instead of gcc and g++ (package libomp-dev); SANITIZE=races needs g++
-#   DEPS="DIR ..."            where else Open MPI, OpenBLAS, cJSON, cuDNN, NCCL are: DIR/include, DIR/lib (machines without root: docs/troubleshooting.md)
+#   DEPS="DIR ..."            where else Open MPI, OpenBLAS, cJSON, cuDNN, NCCL are: DIR/include, DIR/lib (no root: docs/troubleshooting.md)
 #   CUDNN=0                   DEVICE=cuda: without cuDNN; hand-written kernels compute all attention (slower)
 #   CUDA_ARCHS="80 90 100"    DEVICE=cuda: compute capabilities of the kernels (device/cuda/cuda.mk says where CUDA is searched)
 #   FLOATX=bf16|float         DEVICE=emulated: parameters and activations in bf16, as on a GPU, or in float (to compare with the CPU device)
@@ -14,7 +14,8 @@
 SHELL := /bin/bash
 ifeq ($(origin DEVICE),undefined)
   DEVICE := $(shell if command -v nvcc >/dev/null 2>&1 && nvidia-smi -L >/dev/null 2>&1; then echo cuda; else echo cpu; fi)
-  $(info DEVICE=$(DEVICE) (picked: $(if $(filter cuda,$(DEVICE)),nvcc and a GPU are here,no nvcc with a GPU here); override with DEVICE=cpu|cuda|emulated))
+  $(info DEVICE=$(DEVICE) (picked: $(if $(filter cuda,$(DEVICE)),nvcc and a GPU are here,no nvcc with a GPU here); \
+    override with DEVICE=cpu|cuda|emulated))
 endif
 ifeq ($(filter cpu cuda emulated,$(DEVICE)),)
   $(error DEVICE=$(DEVICE): unknown; legal values are cpu, cuda, emulated)
@@ -26,7 +27,8 @@ FLOATX ?= bf16
 CUDNN ?= 1
 WERROR ?= 1
 
-BUILD := build/$(DEVICE)$(if $(filter emulated-float,$(DEVICE)-$(FLOATX)),-float)$(if $(filter 0,$(MPI)),-single)$(if $(filter cuda-0,$(DEVICE)-$(CUDNN)),-no-cudnn)$(if $(filter 1,$(SANITIZE)),-sanitize)$(if $(filter races,$(SANITIZE)),-races)
+BUILD := build/$(DEVICE)$(if $(filter emulated-float,$(DEVICE)-$(FLOATX)),-float)$(if $(filter 0,$(MPI)),-single)$(if \
+    $(filter cuda-0,$(DEVICE)-$(CUDNN)),-no-cudnn)$(if $(filter 1,$(SANITIZE)),-sanitize)$(if $(filter races,$(SANITIZE)),-races)
 CC := gcc
 CXX := g++
 ERRORS := $(if $(filter 1,$(WERROR)),-Werror)
@@ -36,13 +38,15 @@ WARN := -Wall -Wextra $(ERRORS) -Wc++-compat -Wpointer-arith -Wstrict-prototypes
 TARGET := $(if $(filter aarch64-native,$(shell uname -m)-$(ARCH)),-mcpu=native,-march=$(ARCH))
 OPT := -O3 $(TARGET) -fno-math-errno -fno-trapping-math
 ifeq ($(SANITIZE),1)
-  OPT := -O1 $(TARGET) -fno-math-errno -fno-trapping-math -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -D__SANITIZE_ADDRESS__=1 # gcc defines the last one itself
+  # gcc defines the last one itself.
+  OPT := -O1 $(TARGET) -fno-math-errno -fno-trapping-math -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer \
+         -D__SANITIZE_ADDRESS__=1
 endif
-# With sanitizers, the host code of the trainer at -O0: compiling it then takes a fifth, and its programs spend their time in the device's objects.
-# In emulation they do, too, and -O1 takes half of -O3.
+# With sanitizers, the host code of the trainer at -O0: compiling it then takes a fifth, and its programs spend their time in the device's
+# objects. In emulation they do, too, and -O1 takes half of -O3.
 HOST_OPT := $(if $(filter 0,$(SANITIZE)),$(if $(filter emulated,$(DEVICE)),-O1),-O0)
-# -g1: what backtraces, perf and sanitizers name. Variables, too, would take the compiler a third longer, for the emulated kernels half as long again.
-# By itself, -std=c11 forbids fused multiply-add, which is half of a CPU's arithmetic.
+# -g1: what backtraces, perf and sanitizers name. Variables, too, would take the compiler a third longer, for the emulated kernels half as
+# long again. By itself, -std=c11 forbids fused multiply-add, which is half of a CPU's arithmetic.
 CFLAGS := -std=c11 -ffp-contract=fast -D_GNU_SOURCE -DOMPI_SKIP_MPICXX=1 -g1 $(OPT) -fopenmp $(WARN) -Ibuild $(DEPS:%=-I%/include)
 
 # We prefer OpenBLAS on OpenMP threads, which shares one thread pool with our own loops; any other OpenBLAS works too.
@@ -68,7 +72,8 @@ KERNELS := $(sort $(wildcard device/cuda/*.cu))
 ifeq ($(DEVICE),cpu)
   DEVICE_SOURCES := $(addprefix device/cpu/,device.c host_memory.c ops.c attention.c) $(COMM_SOURCE)
 else ifeq ($(DEVICE),emulated)
-  DEVICE_SOURCES := $(KERNELS) $(addprefix device/cuda/,device_emulated.c linear_emulated.c attention_blocks.c attention_emulated.c) device/cpu/host_memory.c $(COMM_SOURCE)
+  DEVICE_SOURCES := $(KERNELS) $(addprefix device/cuda/,device_emulated.c linear_emulated.c attention_blocks.c attention_emulated.c) \
+                    device/cpu/host_memory.c $(COMM_SOURCE)
   DEVICE_FLAGS := -DDEVICE_EMULATED $(if $(filter bf16,$(FLOATX)),-DDEVICE_BF16)
   CFLAGS += $(DEVICE_FLAGS)
   KERNEL_COMPILER := $(CXX) -x c++ -std=c++17 -D_GNU_SOURCE -g1 $(OPT) -Wall -Wextra $(ERRORS) -Wno-unknown-pragmas $(DEVICE_FLAGS)
@@ -87,8 +92,8 @@ else
   DEVICE_SOURCES += $(if $(filter 1,$(MPI)),device/cuda/comm_nccl.c device/cuda/comm_host.c,$(COMM_SOURCE))
   DEVICE_FLAGS := -DDEVICE_BF16
   CFLAGS += $(DEVICE_FLAGS) $(if $(filter 0,$(CUDNN)),-DWITHOUT_CUDNN) $(CUDA_INCLUDES)
-  KERNEL_COMPILER := $(NVCC) -x cu -std=c++17 -O3 -lineinfo $(CUDA_CODE) -Xcompiler -Wall,-Wextra $(if $(ERRORS),-Werror all-warnings -Xcompiler -Werror) \
-                     $(DEVICE_FLAGS) $(PTXAS)
+  KERNEL_COMPILER := $(NVCC) -x cu -std=c++17 -O3 -lineinfo $(CUDA_CODE) -Xcompiler -Wall,-Wextra \
+                     $(if $(ERRORS),-Werror all-warnings -Xcompiler -Werror) $(DEVICE_FLAGS) $(PTXAS)
   LIBS := $(filter-out $(BLAS),$(LIBS)) $(CUDA_LIBS)
 endif
 DEVICE_OBJECTS := $(addprefix $(BUILD)/,$(addsuffix .o,$(basename $(DEVICE_SOURCES))))
@@ -106,7 +111,8 @@ build/cluster_texts.h: dev/embed_clusters.sh $(wildcard clusters/*.txt)
 $(BUILD)/found:
 	@for header in cjson/cJSON.h $(if $(filter cuda,$(DEVICE)),,cblas.h) $(if $(filter 1,$(MPI)),mpi.h); do \
 	    $(CC) $(CFLAGS) $(MPI_CFLAGS) -include $$header -E -x c /dev/null >/dev/null 2>&1 && continue; \
-	    echo "error: $$header not found: scripts/setup.sh installs what is missing; DEPS=DIR: it is in DIR/include (docs/troubleshooting.md)" >&2; exit 1; \
+	    echo "error: $$header not found: scripts/setup.sh installs what is missing;" \
+	        "DEPS=DIR: it is in DIR/include (docs/troubleshooting.md)" >&2; exit 1; \
 	done; mkdir -p $(@D) && touch $@
 
 $(BUILD)/train_llama: $(BUILD)/train_llama.o $(DEVICE_OBJECTS)

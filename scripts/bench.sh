@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measures ours and the peers side by side on this machine's CPU: `make bench`. Prints tables; benchmarks/cpu.md keeps a copy with its hardware.
+# Measures ours and the peers side by side on this machine's CPU: `make bench`. Prints tables; benchmarks/cpu.md keeps a copy with hardware.
 #   1. operations: linear layers beside the best OpenBLAS rate of the same shapes, attention in % of the measured FMA peak
 #   2. a whole training step of a 125M Llama at T 512 and 4096, alternating with PyTorch (python3 with torch, or TORCH_PYTHON=...)
 #   3. many ranks on few cores: 8 ranks x 1 thread against 2 ranks x 1 thread, the same work
@@ -34,13 +34,17 @@ ours() { # ranks threads out option...
         --threads "$n" "$@" >"$out" 2>&1 || { tail -5 "$out"; exit 1; }
 }
 
-echo "== $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1), $threads cores, $(uname -sr), commit $(git rev-parse --short HEAD 2>/dev/null) =="
+cpu=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1)
+echo "== $cpu, $threads cores, $(uname -sr), commit $(git rev-parse --short HEAD 2>/dev/null) =="
 echo; echo "== 1. operations, 1 rank x $threads threads =="
 OMP_NUM_THREADS=$threads build/cpu/test/bench_ops | tee "$dir/ops"
 
 echo; echo "== 2. a training step, fp32, 124.7 M parameters, 1 rank x $threads threads =="
 python=${TORCH_PYTHON:-python3}
-if "$python" -c 'import torch' 2>/dev/null; then has_torch=1; else has_torch=0; echo "no torch in $python: our side only (pip install -r dev/requirements.txt)"; fi
+if "$python" -c 'import torch' 2>/dev/null; then has_torch=1; else
+    has_torch=0
+    echo "no torch in $python: our side only (pip install -r dev/requirements.txt)"
+fi
 for T in 512 4096; do
     steps=$([ $T -le 512 ] && echo 8 || echo 4)
     : >"$dir/ours"; : >"$dir/torch"
@@ -56,7 +60,8 @@ for T in 512 4096; do
     printf 'T %-5d train_llama %8.1f ms %7.1f tokens/s' $T "$a" "$(awk "BEGIN {print 1e3 * $T / $a}")"
     if [ $has_torch = 1 ]; then
         b=$(median <"$dir/torch")
-        printf '   PyTorch %8.1f ms %7.1f tokens/s   ratio %.2f' "$b" "$(awk "BEGIN {print 1e3 * $T / $b}")" "$(awk "BEGIN {print $b / $a}")"
+        printf '   PyTorch %8.1f ms %7.1f tokens/s   ratio %.2f' \
+            "$b" "$(awk "BEGIN {print 1e3 * $T / $b}")" "$(awk "BEGIN {print $b / $a}")"
     fi
     printf '   (runs: %s)\n' "$(paste -sd' ' "$dir/ours")"
 done
@@ -75,14 +80,16 @@ printf '2 ranks (hp 2) %.1f ms   8 ranks (hp 2 x cp 4, ZeRO full) %.1f ms   rati
 echo; echo "== 4. import and export, 124.7 M parameters, 1 rank x $threads threads, in /dev/shm, the best of the runs =="
 convert() { # option...: makes or reads a model and exports it to $memory/out
     rm -rf "$memory/out"
-    OMP_NUM_THREADS=$threads build/cpu/train_llama --steps 0 --threads $threads --export "$memory/out" "$@" >"$dir/out" 2>&1 || { tail -5 "$dir/out"; exit 1; }
+    OMP_NUM_THREADS=$threads build/cpu/train_llama --steps 0 --threads $threads --export "$memory/out" "$@" >"$dir/out" 2>&1 ||
+        { tail -5 "$dir/out"; exit 1; }
 }
 for dtype in f32 bf16 f16; do
     convert --model benchmarks/llama-125m --from-scratch --export-dtype $dtype
     mv "$memory/out" "$memory/model"
     mb=$(($(stat -c %s "$memory/model/model.safetensors") / 1000000))
     : >"$dir/cp"; : >"$dir/import"; : >"$dir/export"
-    for ((i = 0; i < 6 * runs; i++)); do # alternating; many times, because memory that a virtual machine gets anew from its host costs several times the copy
+    # Alternating; many times, because memory that a virtual machine gets anew from its host costs several times the copy.
+    for ((i = 0; i < 6 * runs; i++)); do
         convert --model "$memory/model"
         cmp "$memory/model/model.safetensors" "$memory/out/model.safetensors"
         sed -n 's/^read .* \([0-9.]*\) s$/\1/p' "$dir/out" >>"$dir/import"
@@ -93,7 +100,9 @@ for dtype in f32 bf16 f16; do
         awk "BEGIN {print $(date +%s.%N) - $began}" >>"$dir/cp"
         rm "$memory/copy"
     done
-    awk "BEGIN {c = $(best <"$dir/cp"); i = $(best <"$dir/import"); e = $(best <"$dir/export"); printf \"%-4s %4d MB   cp %5.0f MB/s   import %5.0f MB/s, ratio %.2f   export %5.0f MB/s, ratio %.2f\\n\", \"$dtype\", $mb, $mb / c, $mb / i, c / i, $mb / e, c / e}"
+    awk -v dtype=$dtype -v mb=$mb -v c="$(best <"$dir/cp")" -v i="$(best <"$dir/import")" -v e="$(best <"$dir/export")" 'BEGIN {
+        printf "%-4s %4d MB   cp %5.0f MB/s   ", dtype, mb, mb / c
+        printf "import %5.0f MB/s, ratio %.2f   export %5.0f MB/s, ratio %.2f\n", mb / i, c / i, mb / e, c / e }'
     rm -rf "$memory/model"
 done
 
@@ -101,4 +110,5 @@ echo; echo "== 5. saving: 124.7 M parameters and both moments, 1.50 GB, to $dir 
 ours 1 "$threads" "$dir/out" --seq-len 512 --steps 38 --recompute none --save-every 10 --out "$dir/states"
 copy=$(sed -n 's/^copy to the host: [0-9.]*\/\([0-9.]*\).*/\1/p' "$dir/ops")
 sed -n '/^saved/p' "$dir/out" | head -3 # during the last save nothing trains
-sed -n 's/^saved.*waited \([0-9.]*\) s.*/\1/p' "$dir/out" | head -3 | median | awk -v copy="$copy" '{printf "training waited %.3f s (median); a copy of 1.50 GB takes %.3f s: ratio %.2f\n", $1, 1.497 / copy, $1 * copy / 1.497}'
+sed -n 's/^saved.*waited \([0-9.]*\) s.*/\1/p' "$dir/out" | head -3 | median | awk -v copy="$copy" '{
+    printf "training waited %.3f s (median); a copy of 1.50 GB takes %.3f s: ratio %.2f\n", $1, 1.497 / copy, $1 * copy / 1.497 }'

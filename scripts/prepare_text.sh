@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes a small data set of bytes from real English text: DIR/train.bin and DIR/val.bin (the last 5 %).
-#   scripts/prepare_text.sh DIR              from the text files of Debian's packages fortunes and fortunes-min: the installed ones, or downloaded
-#                                            and unpacked below DIR (no root needed, nothing is installed). An existing data set is kept
+#   scripts/prepare_text.sh DIR              from the text files of Debian's packages fortunes and fortunes-min: the installed ones, or
+#                                            downloaded and unpacked below DIR (needs no root, installs nothing). An existing set is kept
 #   scripts/prepare_text.sh DIR FILE...      from your own text files; with less than 1 MB, a model soon learns them by heart
 # Also writes DIR/text.txt (the text) and DIR/unigram_entropy.txt (nats; the loss of a model that only knows how often each byte occurs).
 set -euo pipefail
@@ -50,7 +50,8 @@ if [ $# -eq 0 ]; then
             trap 'rm -rf "$work" "$download"' EXIT
             for package in fortunes fortunes-min; do
                 (cd "$download" && apt-get download "$package" >apt.log 2>&1) ||
-                    die "apt-get download $package failed ($(grep -m1 '^E:' "$download/apt.log" || echo 'no message')); try 'apt-get update' as root, or give text files of your own: $0 $dir FILE..."
+                    die "apt-get download $package failed ($(grep -m1 '^E:' "$download/apt.log" || echo 'no message'));" \
+                        "try 'apt-get update' as root, or give text files of your own: $0 $dir FILE..."
             done
             for package in "$download"/*.deb; do dpkg-deb -x "$package" "$download/tree"; done
             mkdir -p "$unpacked"

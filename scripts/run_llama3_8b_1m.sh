@@ -3,8 +3,8 @@
 #
 #   tokens    16.8 M a step (16 sequences of 1048576), 8.39 G in 500 steps
 #   FLOPs     7.30e+21 by the model's count (causal attention half, recompute not counted)
-#   rope      theta 3.23e+08 = 8e6 (S / 65536)^(4/3), which gives ProLong's values for this model, 8e6 for 64K and 1.28e8 for 512K; ROPE_THETA overrides
-#             it. Others: "NTK-aware" scaling 6.91e+07; Gradient's models have 2.07e8 for 256K, 1.06e9 for 512K, 2.80e9 for 1M.
+#   rope      theta 3.23e+08 = 8e6 (S / 65536)^(4/3): ProLong's values for this model, 8e6 for 64K, 1.28e8 for 512K; ROPE_THETA overrides.
+#             Others: "NTK-aware" scaling 6.91e+07; Gradient's models have 2.07e8 for 256K, 1.06e9 for 512K, 2.80e9 for 1M.
 #   documents attention stays within a document, which begins with token 128000 (<|begin_of_text|>); DOCUMENTS='' lets them see each other
 #   grid      dp 2 x hp 8 x cp 2; ZeRO 8/8/32; recompute selective
 #   memory    52.7 GiB of a GPU by the dry run, 23 GiB of host memory a node, 22 of them for the state that is being saved
@@ -13,11 +13,11 @@
 #
 #   one machine, or an allocation that mpirun knows:  MODEL=Meta-Llama-3-8B DATA='data/long*.bin' scripts/run_llama3_8b_1m.sh
 #   Slurm:                                            MODEL=... DATA=... sbatch scripts/run_llama3_8b_1m.sh
-# MODEL is a Hugging Face folder, DATA are token files; docs/finetune.md has every step before and after. Options after the script's name, such as
-# --export DIR, are added to the command; to change one of those below, edit a copy. LAUNCH=show prints the command, to be pasted, and starts nothing.
-# States go to OUT (default llama3-8b-1m). A run that ends early continues from the newest state: this script makes up to 20 attempts, one right after
-# the other; Ctrl-C ends them. After the end of an allocation, which Slurm announces by SIGUSR1 a step and 10 minutes ahead (give sbatch a --time), give
-# the same command again.
+# MODEL is a Hugging Face folder, DATA are token files; docs/finetune.md has every step before and after. Options after the script's name,
+# such as --export DIR, are added to the command; to change one of those below, edit a copy. LAUNCH=show prints the command, to be pasted,
+# and starts nothing. States go to OUT (default llama3-8b-1m). A run that ends early continues from the newest state: this script makes
+# up to 20 attempts, one right after the other; Ctrl-C ends them. After the end of an allocation, which Slurm announces by SIGUSR1 a step
+# and 10 minutes ahead (give sbatch a --time), give the same command again.
 # Made by dev/plan_tables.py from the plan; test/test_plan.sh compares.
 #SBATCH --job-name=llama3-8b-1m
 #SBATCH --nodes=4

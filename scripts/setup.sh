@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what the CPU build and the tests need on Debian and Ubuntu, if it is missing: gcc, g++, make, Python, pkill, Open MPI, OpenBLAS, cJSON.
+# Installs what the CPU build and the tests need on Debian and Ubuntu, if missing: gcc, g++, make, Python, pkill, Open MPI, OpenBLAS, cJSON.
 #   scripts/setup.sh            does nothing if nothing is missing (libraries are found by compiling, however they were installed)
 #   scripts/setup.sh --check    only says what is missing; exit status 1 if anything is
 # DEPS="DIR ..." in the environment, or given to make: libraries are also looked for there (docs/troubleshooting.md).
@@ -25,7 +25,8 @@ links() { # header library: can a program use it?
 
 missing=()
 need() { echo "setup: missing: $1 (package $2)"; missing+=("$2"); }
-have gcc && echo 'int main(void) { return 0; }' >"$scratch/t.c" && gcc -fopenmp "$scratch/t.c" -o "$scratch/t" >/dev/null 2>&1 || need "C compiler with OpenMP" gcc
+have gcc && echo 'int main(void) { return 0; }' >"$scratch/t.c" && gcc -fopenmp "$scratch/t.c" -o "$scratch/t" >/dev/null 2>&1 ||
+    need "C compiler with OpenMP" gcc
 [ ${#missing[@]} -eq 0 ] || missing+=(libc6-dev)
 have g++ || need "C++ compiler (CUDA kernels under emulation)" g++
 have make || need make make
@@ -42,7 +43,8 @@ if [ ${#missing[@]} -eq 0 ]; then
 fi
 [ $check_only -eq 0 ] || exit 1
 if ! have apt-get; then
-    echo "error: this machine has no apt-get. Install with your system's package manager: gcc, g++, make, Python 3, pkill, Open MPI, OpenBLAS and cJSON, each with its headers." >&2
+    echo "error: this machine has no apt-get. Install with your system's package manager:" \
+        "gcc, g++, make, Python 3, pkill, Open MPI, OpenBLAS and cJSON, each with its headers." >&2
     exit 1
 fi
 install=(apt-get install -y --no-install-recommends "${missing[@]}")

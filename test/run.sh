@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # Runs every test on this machine: `make test`. Each test is one program (test_*.c, its first line says on how many ranks) or one shell
-# script (test_*.sh). All programs run on the CPU device, then again with sanitizers, except those marked `// sanitize: no`; the scripts also run
-# the CUDA kernels under emulation. First come the programs of several ranks, one at a time, because eight ranks that share the cores with a compiler
-# wait for each other (test_zero: 4 s alone, 100 s beside nvcc); then the scripts and the programs of one rank, two at a time.
+# script (test_*.sh). All programs run on the CPU device, then again with sanitizers, except those marked `// sanitize: no`; the scripts
+# also run the CUDA kernels under emulation. First come the programs of several ranks, one at a time, because ranks that share the cores
+# with a compiler wait for each other (test_zero: 4 s alone, 100 s beside nvcc); then scripts and programs of one rank, two at a time.
 #   test/run.sh [NAME ...]     only the tests whose name contains one of these
 # Ends with "N passed, N failed" (, N skipped). These count programs, scripts and builds; each test prints its own number of checks.
 set -u
 cd "$(dirname "$0")/.."
 for name in "$@"; do
-    ls test/test_*.sh $(grep -L '^// device: ' test/test_*.c) | sed 's,.*/,,; s/\.[a-z]*$//' | grep -qF -- "$name" && continue # test_emulated.sh and test_cuda.sh run the others
+    # test_emulated.sh and test_cuda.sh run the others.
+    ls test/test_*.sh $(grep -L '^// device: ' test/test_*.c) | sed 's,.*/,,; s/\.[a-z]*$//' | grep -qF -- "$name" && continue
     echo "error: no test has '$name' in its name"
     exit 2
 done
@@ -16,7 +17,7 @@ scripts/setup.sh
 source scripts/mpi_env.sh
 # Open MPI itself leaks. With detection of use after return, gcc 13 does not align 64-byte registers on the stack (gcc bug 110027).
 export UBSAN_OPTIONS=print_stacktrace=1 ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=0
-# Two tests share the cores: OpenMP threads that have nothing to do sleep. By default they spin for a while, on cores that the other test could use.
+# Two tests share the cores: OpenMP threads that have nothing to do sleep. By default they spin a while, on cores the other test could use.
 export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 # All ranks are on this machine: Open MPI need not look for networks, which takes every rank 0.2 s.
 export OMPI_MCA_pml=ob1 OMPI_MCA_btl=^ofi
@@ -44,7 +45,8 @@ report() { # name status seconds log
         printf 'skipped %-34s %4d s   %s\n' "$1" "$3" "$(tail -1 "$4")"
     else
         echo "failed $1" >>"$results"
-        printf 'FAILED  %-34s %4d s   exit status %d, %s:\n%s\n' "$1" "$3" "$2" "$4" "$({ grep -a -m20 -A15 '^FAIL' "$4" || tail -25 "$4"; } | sed 's/^/        /')"
+        printf 'FAILED  %-34s %4d s   exit status %d, %s:\n%s\n' "$1" "$3" "$2" "$4" \
+            "$({ grep -a -m20 -A15 '^FAIL' "$4" || tail -25 "$4"; } | sed 's/^/        /')"
     fi
 }
 stop() {
@@ -69,7 +71,7 @@ build() { # make arguments; a build that fails is a failed test
     report "build $name" $? $((SECONDS - began)) "$log"
 }
 
-programs() { # alone or together, suffix folder name...: alone: those of several ranks; together: those of one rank that have not been started yet
+programs() { # alone (those of several ranks) or together (those of one rank that have not been started yet), suffix folder name...
     local how=$1 suffix=$2 folder=$3 name ranks
     shift 3
     for name in "$@"; do
@@ -102,7 +104,9 @@ for source in test/test_*.c; do
     grep -q '^// sanitize: no' "$source" || sanitized+=("$name")
 done
 build cpu DEVICE=cpu all tools "${all[@]/#/build/cpu/test/}"
-if [ ${#sanitized[@]} -gt 0 ]; then build sanitize DEVICE=cpu SANITIZE=1 build/cpu-sanitize/train_llama "${sanitized[@]/#/build/cpu-sanitize/test/}"; fi
+if [ ${#sanitized[@]} -gt 0 ]; then
+    build sanitize DEVICE=cpu SANITIZE=1 build/cpu-sanitize/train_llama "${sanitized[@]/#/build/cpu-sanitize/test/}"
+fi
 # By default glibc gives a large buffer back when it is freed, and the kernel clears each page of the next one: of test_recompute a third.
 export MALLOC_TOP_PAD_=33554432
 programs alone '' build/cpu "${all[@]}"
@@ -127,5 +131,6 @@ grep -E '^(failed|skipped) ' "$results" | sed 's/ /: /'
 count() { grep -c "^$1 " "$results"; }
 nvidia-smi -L >/dev/null 2>&1 && echo "nothing ran on the GPU of this machine: scripts/gpu_check.sh tests it"
 echo "in $((SECONDS - started)) s"
-if [ "$(count skipped)" -gt 0 ]; then echo "$(count ok) passed, $(count failed) failed, $(count skipped) skipped"; else echo "$(count ok) passed, $(count failed) failed"; fi
+skipped=$(count skipped)
+echo "$(count ok) passed, $(count failed) failed$([ "$skipped" -eq 0 ] || echo ", $skipped skipped")"
 [ "$(count failed)" -eq 0 ] && [ "$(count ok)" -gt 0 ]

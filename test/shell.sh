@@ -41,15 +41,19 @@ preload() { # name option...: compiles the C on the standard input to $dir/name.
     gcc -shared -fPIC -D_GNU_SOURCE -O1 "${@:2}" -x c - -o "$dir/$1.so" -ldl || exit 1
 }
 on_full_disk() { # command...: its files cannot be written
-    preload full <<<$'#include <errno.h>\n#include <stdio.h>\nint fflush(FILE *f) { return f == NULL || f == stdout || f == stderr ? 0 : (errno = ENOSPC, EOF); }'
+    preload full <<'C'
+#include <errno.h>
+#include <stdio.h>
+int fflush(FILE *f) { return f == NULL || f == stdout || f == stderr ? 0 : (errno = ENOSPC, EOF); }
+C
     LD_PRELOAD="$dir/full.so" "$@"
 }
 closing_line() {
     echo "$(basename "$0" .sh): $passed passed, $failed failed"
     [ $failed -eq 0 ] && [ $passed -gt 0 ]
 }
-# The faults of emulation_faults.cu are found, with blocks and threads in both orders; an address past shared memory by a program that ends with this
-# status and text.
+# The faults of emulation_faults.cu are found, with blocks and threads in both orders; an address past shared memory by a program that ends
+# with this status and text.
 faults_found() { # program, program for addresses past shared memory, its status, its text
     local order fault text
     for order in 0 1; do

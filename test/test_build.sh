@@ -10,7 +10,8 @@ for HIDES in cjson/cJSON.h cblas.h mpi.h; do
 done
 # Host code is the part of C that C++ shares.
 make -s DEVICE=cpu build/cluster_texts.h
-check 'a C++ compiler takes the trainer, too' g++ -x c++ -std=c++17 -Werror=narrowing -D_GNU_SOURCE -Ibuild ${DEPS:+-I${DEPS// //include -I}/include} -fsyntax-only train_llama.cu
+check 'a C++ compiler takes the trainer, too' g++ -x c++ -std=c++17 -Werror=narrowing -D_GNU_SOURCE -Ibuild \
+    ${DEPS:+-I${DEPS// //include -I}/include} -fsyntax-only train_llama.cu
 check 'one rank needs no MPI' build CC="$dir/gcc" MPI=0 "$dir/build/found"
 check 'make train_llama is make' bash -c 'cmp <(make -n DEVICE=cpu train_llama) <(make -n DEVICE=cpu all)'
 
@@ -26,6 +27,9 @@ check 'and the header of DEPS' ends_with 2 'error: cjson/cJSON.h not found' buil
 check 'as does setup.sh' env DEPS="$dir/none $dir/deps" bash -c 'scripts/setup.sh --check | grep "missing: cJSON"'
 
 for script in setup demo bench prepare_text gpu_check; do # and does nothing else
-    check "scripts/$script.sh --help" bash -c "timeout 5 scripts/$script.sh --help 2>'$dir/err' | grep -q 'scripts/$script.sh\|make $script' && [ ! -s '$dir/err' ]"
+    check "scripts/$script.sh --help" \
+        bash -c "timeout 5 scripts/$script.sh --help 2>'$dir/err' | grep -q 'scripts/$script.sh\|make $script' && [ ! -s '$dir/err' ]"
 done
+sources=(*.h *.cu *.cuh device/*.h device/*/*.* dev/*.[ch]* {dev,test}/*.py {scripts,test}/*.sh test/*.[ch]* test/fuzz/*.* Makefile test/*.mk)
+check 'no source line has more than 140 columns' awk 'length > 140 { print FILENAME ":" FNR; n++ } END { exit n > 0 || NR < 40000 }' "${sources[@]}"
 closing_line

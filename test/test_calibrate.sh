@@ -10,14 +10,20 @@ for ranks in 1 4; do
     for key in peak hbm_rate attention_forward_efficiency attention_backward_efficiency step_launch linear_efficiency weight_bytes; do
         check "$ranks ranks: $key is measured" grep -qE "^$key .*# measured:" "$file"
     done
-    check "$ranks ranks: the plan stands on them" bash -c "'$binary' --plan --model tiny --ranks $ranks --cluster '$file' | grep -q '^figures of the cluster: $measured measured'"
+    check "$ranks ranks: the plan stands on them" bash -c "
+        '$binary' --plan --model tiny --ranks $ranks --cluster '$file' | grep -q '^figures of the cluster: $measured measured'"
 done
 # The file's notes give the measurements behind its figures: rates by size, links with one flow and with two, alltoall at two sizes.
 number='[0-9.]+(e[-+][0-9]+)?'
 for ranks in 1 4; do
-    check "$ranks ranks: linear layers at three sizes" [ "$(grep -cE "^# linear layers: (64|128|256) rows at $number GFLOP/s a rank$" "$dir/here$ranks.txt")" = 3 ]
-    check "$ranks ranks: attention at two sizes, forward and backward" [ "$(grep -cE "^# attention (for|back)ward: blocks of (256|1024) rows x (128|512) keys at $number GFLOP/s a rank$" "$dir/here$ranks.txt")" = 4 ]
-    check "$ranks ranks: links" [ "$(grep -cE "^# links: one flow a rank $number GB/s, two at once $number GB/s; alltoall of $number bytes a rank $number us, of $number bytes $number us$" "$dir/here$ranks.txt")" = $((ranks > 1)) ]
+    file=$dir/here$ranks.txt rows='blocks of (256|1024) rows x (128|512) keys'
+    check "$ranks ranks: linear layers at three sizes" \
+        [ "$(grep -cE "^# linear layers: (64|128|256) rows at $number GFLOP/s a rank$" "$file")" = 3 ]
+    check "$ranks ranks: attention at two sizes, forward and backward" \
+        [ "$(grep -cE "^# attention (for|back)ward: $rows at $number GFLOP/s a rank$" "$file")" = 4 ]
+    links="^# links: one flow a rank $number GB/s, two at once $number GB/s; "
+    links+="alltoall of $number bytes a rank $number us, of $number bytes $number us$"
+    check "$ranks ranks: links" [ "$(grep -cE "$links" "$file")" = $((ranks > 1)) ]
 done
 for key in p2p_rate hop_latency nvlink_rate alltoall_latency alltoall_pack overlap_cost collective_efficiency; do
     check "4 ranks: $key is measured" grep -qE "^$key .*# measured:" "$dir/here4.txt"
@@ -28,17 +34,27 @@ check 'the number type is that of this build' bash -c "'$binary' --calibrate --m
 check 'a rate that a processor can have' awk '$1 == "peak" {exit !($2 > 1e8 && $2 < 1e14)}' "$dir/here1.txt"
 # A run prints what was predicted for it from the measured figures.
 seq 1 20000 | tokens_of data
-check 'a run predicts with the file' bash -c "mpirun -np 4 '$binary' --model nano --from-scratch --train-data '$dir/data.bin' --seq-len 256 --hp 2 --cp 2 --steps 5 --cluster '$dir/here4.txt' |
+check 'a run predicts with the file' bash -c "
+    mpirun -np 4 '$binary' --model nano --from-scratch --train-data '$dir/data.bin' --seq-len 256 --hp 2 --cp 2 --steps 5 \
+        --cluster '$dir/here4.txt' |
     grep -qE '^predicted for .*here4.txt: [0-9.]+ ms a step, measured [0-9.]+ \| memory .*, measured .* \| sent by a rank'"
+# With other machines than the file's, here four ranks on one where it has one, the plan and the prediction assume the same ones.
+check 'a run is predicted for its own machines' bash -c "
+    mpirun -np 4 '$binary' --model nano --from-scratch --train-data '$dir/data.bin' --seq-len 256 --hp auto --global-batch 4 --steps 5 \
+        --cluster '$dir/here1.txt' |
+    awk '/^planned for/ { planned = 1000 * \$(NF - 3) } /^predicted for/ { n = \$4 } END { print planned, n; exit !(n > 0 && n < planned + 2 && n > planned - 2) }'"
 for wrong in '--calibrate --cluster-out /no/such/folder/x' '--model nano --dry-run --cluster-out x'; do
     "$binary" $wrong >"$dir/out" 2>"$dir/err"
     check "refused: $wrong" [ "$? $(grep -c '^error: --cluster-out' "$dir/err")" = '2 1' ]
 done
-check 'a full disk: status 1' ends_with 1 '^error: --cluster-out /dev/full: cannot be written: No space left on device' "$binary" --calibrate --model nano --cluster-out /dev/full
+check 'a full disk: status 1' ends_with 1 '^error: --cluster-out /dev/full: cannot be written: No space left on device' \
+    "$binary" --calibrate --model nano --cluster-out /dev/full
 cp "$dir/here1.txt" "$dir/before.txt"
-check 'over a cluster file: status 1' ends_with 1 '^error: --cluster-out .*/here1.txt: cannot be written: No space left on device' \
+check 'over a cluster file: status 1' \
+    ends_with 1 '^error: --cluster-out .*/here1.txt: cannot be written: No space left on device' \
     on_full_disk "$binary" --calibrate --model nano --cluster-out "$dir/here1.txt"
 check 'which stays' bash -c "cmp '$dir/before.txt' '$dir/here1.txt' && [ ! -e '$dir/here1.txt.unfinished' ]"
-check 'refused: what has no effect' ends_with 2 '^error: --seq-len has no effect with --calibrate; legal with it are --model' "$binary" --calibrate --model nano --seq-len 1K
+check 'refused: what has no effect' ends_with 2 '^error: --seq-len has no effect with --calibrate; legal with it are --model' \
+    "$binary" --calibrate --model nano --seq-len 1K
 
 closing_line

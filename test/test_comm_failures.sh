@@ -8,7 +8,7 @@ gcc $flags $(mpicc --showme:compile) test/test_comm.c device/cpu/comm_mpi.c -o "
 make --no-print-directory DEVICE=cpu MPI=0 build/cpu-single/test/test_comm >"$dir/make" 2>&1 || { tail -5 "$dir/make"; exit 1; }
 cp build/cpu-single/test/test_comm "$dir/test_comm_single"
 
-# ended NAME STATUS PATTERN COUNT: checks the job that has ended. STATUS: a number or "any" (not 0). COUNT lines match PATTERN ("some": at least one).
+# ended NAME STATUS PATTERN COUNT: checks the job that has ended. STATUS: a number or "any" (not 0). COUNT lines match PATTERN (or "some").
 ended() {
     local name=$1 expected=$2 pattern=$3 count=$4 why=
     local lines=$(grep -cE "$pattern" "$dir/out") seconds=$((SECONDS - began))
@@ -37,7 +37,8 @@ ended 'a rank gives up' 1 '^rank 1: no space left on device$' 1
 
 # In these modes the ring runs downwards: rank 2 receives from rank 3 and sends to rank 1.
 TRAIN_LLAMA_TIMEOUT=2 job mpirun -np 4 "$dir/test_comm" silent
-ended 'a peer never answers' 1 '^rank 0: kv_inner sendrecv \(rank 3 of 4 in its group\) waited 2 s for 50 bytes from rank 1\. .*TRAIN_LLAMA_TIMEOUT' 1
+ended 'a peer never answers' 1 \
+    '^rank 0: kv_inner sendrecv \(rank 3 of 4 in its group\) waited 2 s for 50 bytes from rank 1\. .*TRAIN_LLAMA_TIMEOUT' 1
 TRAIN_LLAMA_TIMEOUT=2 job mpirun -np 4 "$dir/test_comm" silent-small
 ended 'a peer never comes to a barrier' 1 '^rank [023]: control barrier .* waited 2 s for 1 bytes from rank [01]' some
 TRAIN_LLAMA_TIMEOUT=2 job mpirun -np 4 "$dir/test_comm" silent-end
@@ -71,7 +72,8 @@ ended 'a rank is killed' any 'rank 2 .*signal 9|signal 9 .*rank 2|process rank 2
 # A job that is paused as a whole for longer than the limit goes on: rank 1 stops first, so that rank 0 waits for it.
 printf '%0.sabcdefgh ' $(seq 500) | tokens_of data
 began=$SECONDS
-TRAIN_LLAMA_TIMEOUT=5 timeout 60 mpirun -np 2 "$binary" --model nano --from-scratch --train-data "$dir/data.bin" --seq-len 64 --cp 2 --steps 1500 --log "$dir/paused.jsonl" >"$dir/out" 2>&1 </dev/null &
+TRAIN_LLAMA_TIMEOUT=5 timeout 60 mpirun -np 2 "$binary" --model nano --from-scratch --train-data "$dir/data.bin" --seq-len 64 --cp 2 \
+    --steps 1500 --log "$dir/paused.jsonl" >"$dir/out" 2>&1 </dev/null &
 until [ -s "$dir/paused.jsonl" ] || [ $((SECONDS - began)) -gt 40 ]; do sleep 0.1; done
 for pid in $(pgrep -f "^$binary .*/paused.jsonl"); do
     [ "$(tr '\0' '\n' <"/proc/$pid/environ" | sed -n 's/^OMPI_COMM_WORLD_RANK=//p')" = 1 ] && second=$pid || first=$pid

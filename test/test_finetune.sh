@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# docs/finetune.md, command by command as it stands there, with other values in its first block: a tiny folder, 2 ranks, the CPU device. A rank is
-# killed during the training. Without the package tokenizers, characters become tokens directly, as the tokenizer made here would have it; without
-# transformers, the last block is not run. (F48, F50, F56)
+# docs/finetune.md, command by command as it stands there, with other values in its first block: a tiny folder, 2 ranks, the CPU device. A
+# rank is killed during the training. Without the package tokenizers, characters become tokens directly, as the tokenizer made here would
+# have it; without transformers, the last block is not run. (F48, F50, F56)
 source "$(dirname "$0")/shell.sh"
 mkdir "$dir/text"
 cp -r test/golden/folder_f32 "$dir/model" # 96 tokens: characters below 96
@@ -12,9 +12,10 @@ python3 - "$dir/model/tokenizer.json" <<'PY'
 import json, sys
 vocabulary = {chr(c) if c > 32 else chr(256 + c): c for c in range(96)} # as the byte-level alphabet writes them: a blank is U+0120
 level = dict(type="ByteLevel", add_prefix_space=False, trim_offsets=False, use_regex=False)
-json.dump(dict(version="1.0", truncation=None, padding=None, added_tokens=[], normalizer=None, pre_tokenizer=level, post_processor=None, decoder=level,
-               model=dict(type="BPE", dropout=None, unk_token=None, continuing_subword_prefix=None, end_of_word_suffix=None, fuse_unk=False,
-                          byte_fallback=False, vocab=vocabulary, merges=[])), open(sys.argv[1], "w"))
+model = dict(type="BPE", dropout=None, unk_token=None, continuing_subword_prefix=None, end_of_word_suffix=None, fuse_unk=False,
+             byte_fallback=False, vocab=vocabulary, merges=[])
+json.dump(dict(version="1.0", truncation=None, padding=None, added_tokens=[], normalizer=None, pre_tokenizer=level, post_processor=None,
+               decoder=level, model=model), open(sys.argv[1], "w"))
 PY
 has() { command python3 -c "import $1" 2>"$dir/why"; }
 
@@ -38,10 +39,14 @@ NAMES
 names() { grep -oE '\b[A-Z_]+=' "$1" | sort; }
 check 'the names are those of the document' [ "$(names "$dir/names")" = "$(names "$dir/block-1")" ]
 
-# The commands run in this shell, so these functions take the place of programs: of what the machine may lack, and to make a run lose a rank.
+# The commands run in this shell, so these functions take the place of programs that the machine may lack, and make a run lose a rank.
 trainings=0
 python3() {
-    if [ "$1" = dev/tokenize_text.py ] && ! has tokenizers; then build/cpu/text_to_tokens "$5_000001.bin" "${@:6}"; else command python3 "$@"; fi
+    if [ "$1" = dev/tokenize_text.py ] && ! has tokenizers; then
+        build/cpu/text_to_tokens "$5_000001.bin" "${@:6}"
+    else
+        command python3 "$@"
+    fi
 }
 mpirun() { # the first training loses a rank
     case $* in *--out*) trainings=$((trainings + 1)) ;; *) command mpirun "$@"; return ;; esac
@@ -67,7 +72,8 @@ for number in $(seq 2 8); do
 done
 check 'the training was started twice' [ $trainings -eq 2 ]
 check 'because a rank was killed' grep -q 'signal 9' "$dir/killed"
-check 'the text became tokens, characters' cmp <(tail -c +1025 "$dir/run/val_000001.bin" | od -An -v -tu2 -w2 | awk '{printf "%c", $1}') "$dir/text/val.txt"
+check 'the text became tokens, characters' \
+    cmp <(tail -c +1025 "$dir/run/val_000001.bin" | od -An -v -tu2 -w2 | awk '{printf "%c", $1}') "$dir/text/val.txt"
 check 'losses and folder' command python3 - "$dir" <<'PY'
 import json, sys
 run = sys.argv[1] + "/run/"
@@ -83,10 +89,24 @@ assert c["max_position_embeddings"] >= 512 and theta == 2e6 and json.load(open(r
 PY
 # The commands of docs/troubleshooting.md about a log.
 sed -n 's/^      \(python3 -c .*\)/\1/p' docs/troubleshooting.md | sed "s|'LOG'|'$dir/run/log.jsonl'|" >"$dir/about_logs"
-slow() { command python3 -c "import ast, sys; ranks = ast.literal_eval(sys.argv[1]); assert {r for r, n in ranks} <= {0, 1} and sum(n for r, n in ranks) >= 150, ranks" "$(sed -n 1p "$dir/about_logs" | bash)"; }
-best() { command python3 -c "import json, sys; rows = {e['step']: e['val_loss'] for e in map(json.loads, open(sys.argv[2])) if 'val_loss' in e}
-assert eval(sys.argv[1]) == min((loss, step) for step, loss in rows.items()) and len(rows) >= 4, (sys.argv[1], rows)" "$(sed -n 2p "$dir/about_logs" | bash)" "$dir/run/log.jsonl"; }
+slow() {
+    command python3 -c "
+import ast, sys
+ranks = ast.literal_eval(sys.argv[1])
+assert {r for r, n in ranks} <= {0, 1} and sum(n for r, n in ranks) >= 150, ranks" "$(sed -n 1p "$dir/about_logs" | bash)"
+}
+best() {
+    command python3 -c "
+import json, sys
+rows = {e['step']: e['val_loss'] for e in map(json.loads, open(sys.argv[2])) if 'val_loss' in e}
+assert eval(sys.argv[1]) == min((loss, step) for step, loss in rows.items()) and len(rows) >= 4, (sys.argv[1], rows)" \
+        "$(sed -n 2p "$dir/about_logs" | bash)" "$dir/run/log.jsonl"
+}
 check 'which rank is slow' slow
 check 'which state is best' best
-if has transformers; then check 'block 9: transformers' source "$dir/block-9"; else echo 'not run: block 9, for the package transformers is not here'; fi
+if has transformers; then
+    check 'block 9: transformers' source "$dir/block-9"
+else
+    echo 'not run: block 9, for the package transformers is not here'
+fi
 closing_line

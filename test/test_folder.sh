@@ -57,7 +57,8 @@ if sys.argv[1] == "config":
     a, b = json.load(open(sys.argv[2] + "/config.json")), json.load(open(sys.argv[3] + "/config.json"))
     a["dtype"] = sys.argv[4]
     assert a == b, (a, b)
-if sys.argv[1] == "begin":  # FOLDER LAYERS: normal with deviation 0.02, what adds to the residual stream 0.02 / sqrt(2 LAYERS); norms 1. Of 4096 numbers and more: to 6 %
+# FOLDER LAYERS: normal with deviation 0.02, what adds to the residual stream 0.02 / sqrt(2 LAYERS); norms 1. Of 4096 numbers or more: 6 %
+if sys.argv[1] == "begin":
     for k, (dtype, shape, blob) in tensors(sys.argv[2]).items():
         x = struct.unpack(f"<{len(blob) // 4}f", blob)
         expected = 0.02 / (2 * int(sys.argv[3])) ** 0.5 if "o_proj" in k or "down_proj" in k else 0.02
@@ -70,7 +71,8 @@ if sys.argv[1] == "edit":  # SOURCE DESTINATION EXPRESSION on `t`, the tensors
 PY
 tools() { python3 "$dir/tools.py" "$@"; }
 
-grids=('1' '2 --hp 2 --zero-params full' '4 --hp 2 --cp 2 --zero-params 2 --zero-grads 4 --offload-optimizer' '3 --cp 3 --zero-optim 3' '8 --hp 4 --cp 2 --zero-params full')
+grids=('1' '2 --hp 2 --zero-params full' '4 --hp 2 --cp 2 --zero-params 2 --zero-grads 4 --offload-optimizer' '3 --cp 3 --zero-optim 3'
+    '8 --hp 4 --cp 2 --zero-params full')
 for name in f32 bf16 tied_f16 mistral; do
     source=$golden/folder_$name
     dtype=$(python3 -c "import json; print(json.load(open('$source/config.json'))['dtype'])")
@@ -96,7 +98,8 @@ cp -r $golden/folder_mistral "$dir/window"
 sed -i 's/"sliding_window": null/"sliding_window": 64/' "$dir/window/config.json"
 "$binary" --model "$dir/window" "${data[@]}" --batch-size 2 --steps 1 --log "$dir/window.jsonl" >"$dir/out" 2>&1
 check 'a window as long as the sequence: loss is that of none' tools loss $golden/folder_mistral "$dir/window.jsonl"
-check 'a shorter one' ends_with 2 'sliding window of 64 tokens, .*; legal values of --seq-len are 1 to 64' "$binary" --model "$dir/window" --steps 0 --seq-len 65
+check 'a shorter one' ends_with 2 'sliding window of 64 tokens, .*; legal values of --seq-len are 1 to 64' \
+    "$binary" --model "$dir/window" --steps 0 --seq-len 65
 
 # A single file counts more than an index beside it, which transformers leaves there when it saves over a folder of several files.
 cp -r $golden/folder_tied_f16 "$dir/stale"
@@ -117,14 +120,16 @@ cp "$dir/nano/config.json" "$dir/own"
 check 'from scratch, a config.json alone is a model' "$binary" --model "$dir/own" --from-scratch --steps 0 --threads 1 --export "$dir/nano3"
 check 'of the same numbers as the preset' tools equal "$dir/nano" "$dir/nano3"
 
-# Context extension: the first loss with another RoPE is transformers'. A state and an export contain the new RoPE; an export then needs no options.
+# Context extension: the first loss with another RoPE is transformers'. States and exports hold the new RoPE; exports need no options then.
 stretch=(--rope-scaling yarn:factor=4,original=40,beta_fast=3,beta_slow=0.5 --rope-theta 40000)
 long=(--train-data $golden/folder_tokens.bin --seq-len 64 --threads 1 --batch-size 2)
 for option in "${stretch[1]}" linear:factor=2.5 llama3:factor=16,low=1,high=3,original=40 none; do
-    mpirun -np 4 "$binary" --model $golden/folder_f32 "${long[@]}" --hp 2 --cp 2 --rope-theta 40000 --rope-scaling "$option" --steps 1 --log "$dir/log" >"$dir/out" 2>&1
+    mpirun -np 4 "$binary" --model $golden/folder_f32 "${long[@]}" --hp 2 --cp 2 --rope-theta 40000 --rope-scaling "$option" --steps 1 \
+        --log "$dir/log" >"$dir/out" 2>&1
     check "--rope-scaling $option: first loss is transformers'" tools stretched $golden/folder_f32 "$dir/log" "$option"
 done
-rope='{"rope_theta": 40000.0, "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 40, "beta_fast": 3.0, "beta_slow": 0.5}'
+rope='{"rope_theta": 40000.0, "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 40,'
+rope+=' "beta_fast": 3.0, "beta_slow": 0.5}'
 "$binary" --model $golden/folder_f32 --steps 0 --threads 1 "${stretch[@]}" --export "$dir/yarn" >"$dir/out" 2>&1
 check 'export: config.json says yarn' tools rope $golden/folder_f32 "$dir/yarn" "$rope" 384
 check 'export: its tensors are the same' tools equal $golden/folder_f32 "$dir/yarn"
@@ -135,11 +140,14 @@ check 'export: read again, it is yarn' tools stretched $golden/folder_f32 "$dir/
 cp -r $golden/folder_f32 "$dir/short_config"
 sed -i 's/"max_position_embeddings": 384/"max_position_embeddings": 48/' "$dir/short_config/config.json"
 printf '{"a": [1e30, "\\u00e9"],\n "model_max_length" : 48, "b": 48}' >"$dir/short_config/tokenizer_config.json"
-companions='LICENSE USE_POLICY.md added_tokens.json chat_template.jinja generation_config.json merges.txt special_tokens_map.json tokenizer.json tokenizer.model vocab.json'
+companions='LICENSE USE_POLICY.md added_tokens.json chat_template.jinja generation_config.json merges.txt special_tokens_map.json
+    tokenizer.json tokenizer.model vocab.json'
 for name in $companions README.md; do { echo "$name" && seq 20000; } >"$dir/short_config/$name"; done # of 100 KB
-"$binary" --model "$dir/short_config" "${long[@]}" --steps 1 --lr 0 "${stretch[@]}" --out "$dir/yarn_states" --export "$dir/yarn2" >"$dir/out" 2>&1
+"$binary" --model "$dir/short_config" "${long[@]}" --steps 1 --lr 0 "${stretch[@]}" --out "$dir/yarn_states" \
+    --export "$dir/yarn2" >"$dir/out" 2>&1
 check 'export after training: as long as yarn makes it' tools rope $golden/folder_f32 "$dir/yarn2" "$rope" 160
-check 'and so says its tokenizer' [ "$(cat "$dir/yarn2/tokenizer_config.json")" = "$(printf '{"a": [1e30, "\\u00e9"],\n "model_max_length" : 160, "b": 48}')" ]
+check 'and so says its tokenizer' [ "$(cat "$dir/yarn2/tokenizer_config.json")" = \
+    "$(printf '{"a": [1e30, "\\u00e9"],\n "model_max_length" : 160, "b": 48}')" ]
 "$binary" --model "$dir/yarn2" --steps 0 --threads 1 --export "$dir/yarn3" >"$dir/out" 2>&1
 for name in $companions; do check "export: $name is copied whole" cmp "$dir/short_config/$name" "$dir/yarn2/$name"; done
 check 'export: and nothing else' [ "$(ls "$dir/yarn2" | grep -v safetensors | wc -l)" -eq 12 ]
@@ -147,14 +155,17 @@ check 'a length that did not change stays' cmp "$dir/yarn2/tokenizer_config.json
 check 'a state says the same' tools rope $golden/folder_f32 "$dir/yarn_states/step-00000001" "$rope" 160
 "$binary" --model "$dir/short_config" "${long[@]}" --steps 2 --out "$dir/yarn_states" --resume >"$dir/out" 2>&1
 check 'resume without the options: refused' [ $? -eq 2 ]
-check 'and says which differs' grep -q 'holds another model: "rope_theta" is [0-9]* there and [0-9]* here; the options of the run that was saved, or --new-data' "$dir/out"
+check 'and says which differs' grep -q \
+    'holds another model: "rope_theta" is [0-9]* there and [0-9]* here; the options of the run that was saved, or --new-data' "$dir/out"
 "$binary" --model "$dir/short_config" "${long[@]}" --steps 2 "${stretch[@]}" --out "$dir/yarn_states" --resume >"$dir/out" 2>&1
 check 'resume with them: status 0' [ $? -eq 0 ]
-"$binary" --model "$dir/short_config" --threads 1 "${stretch[@]}" --steps 0 --out "$dir/yarn_states" --resume --export "$dir/yarn4" >"$dir/out" 2>&1
+"$binary" --model "$dir/short_config" --threads 1 "${stretch[@]}" --steps 0 --out "$dir/yarn_states" --resume \
+    --export "$dir/yarn4" >"$dir/out" 2>&1
 check 'the newest state exported, without its data: status 0' [ $? -eq 0 ]
 check 'and it is the newest' grep -q 'from step 2,' "$dir/out"
 check 'and the export is as long as yarn makes it' tools rope $golden/folder_f32 "$dir/yarn4" "$rope" 160
-"$binary" --model nano --from-scratch --steps 0 --threads 1 --rope-scaling linear:factor=8 --rope-theta 1e6 --export "$dir/linear" >"$dir/out" 2>&1
+"$binary" --model nano --from-scratch --steps 0 --threads 1 --rope-scaling linear:factor=8 --rope-theta 1e6 \
+    --export "$dir/linear" >"$dir/out" 2>&1
 check 'preset: config.json says linear' python3 -c "
 import json
 c = json.load(open('$dir/linear/config.json'))
@@ -164,7 +175,8 @@ assert c['rope_scaling'] == dict(rope_type='linear', factor=8.0) and c['rope_the
 cp -r $golden/folder_bf16 "$dir/gone"
 cp "$dir/short_config/tokenizer.json" "$dir/gone"
 mkfifo "$dir/held" # the run waits here for a reader, when all of the folder has been read
-mpirun -np 2 "$binary" --model "$dir/gone" "${long[@]}" --cp 2 --steps 2 --save-every 1 --log "$dir/held" --out "$dir/gone_states" --export "$dir/gone_export" >"$dir/out" 2>"$dir/err" </dev/null &
+mpirun -np 2 "$binary" --model "$dir/gone" "${long[@]}" --cp 2 --steps 2 --save-every 1 --log "$dir/held" --out "$dir/gone_states" \
+    --export "$dir/gone_export" >"$dir/out" 2>"$dir/err" </dev/null &
 job=$!
 for _ in $(seq 500); do
     grep -q '^  in all' "$dir/out" && break
@@ -188,8 +200,8 @@ import re
 read, whole = map(float, re.search(r'^read .*: ([0-9.]+) of ([0-9.]+) MB', open('$dir/out').read(), re.M).groups())
 assert 0 < read <= 0.26 * whole, (read, whole)"
 
-# refuse NAME PATTERN EXPRESSION: the folder ($base, by default the F32 one) with its tensors t changed by EXPRESSION is refused: on 2 ranks, in one line,
-# with status 2.
+# refuse NAME PATTERN EXPRESSION: the folder ($base, by default the F32 one) with its tensors t changed by EXPRESSION is refused: on 2
+# ranks, in one line, with status 2.
 refuse() {
     rm -rf "$dir/bad"
     mkdir "$dir/bad"
@@ -207,17 +219,24 @@ refuse_folder() { # name pattern folder
 }
 refuse 'missing tensor' 'model.layers.1.mlp.up_proj.weight" is missing' 'del t["model.layers.1.mlp.up_proj.weight"]'
 refuse 'unknown tensor' 'q_proj.bias" is unknown' 't["model.layers.0.self_attn.q_proj.bias"] = ("F32", [32], bytes(128))'
-refuse 'layer beyond config.json' 'model.layers.2.input_layernorm.weight" is unknown' 't["model.layers.2.input_layernorm.weight"] = ("F32", [32], bytes(128))'
-refuse 'another shape' 'k_proj.weight" has the wrong shape .2 dimensions, 32, 16.; config.json says .16, 32.' 'k = "model.layers.0.self_attn.k_proj.weight"; t[k] = ("F32", [32, 16], t[k][2])'
-refuse 'a matrix of another width' 'k_proj.weight" has the wrong shape .2 dimensions, 16, 16.; config.json says .16, 32.' 'k = "model.layers.0.self_attn.k_proj.weight"; t[k] = ("F32", [16, 16], t[k][2][:1024])'
-refuse 'a matrix for a vector' 'model.norm.weight" has the wrong shape' 't["model.norm.weight"] = ("F32", [32, 1], t["model.norm.weight"][2])'
-refuse 'dtype that is none of ours' '"I32"; legal values are F32, F16, BF16' 't["model.norm.weight"] = ("I32", [32], t["model.norm.weight"][2])'
+refuse 'layer beyond config.json' 'model.layers.2.input_layernorm.weight" is unknown' \
+    't["model.layers.2.input_layernorm.weight"] = ("F32", [32], bytes(128))'
+refuse 'another shape' 'k_proj.weight" has the wrong shape .2 dimensions, 32, 16.; config.json says .16, 32.' \
+    'k = "model.layers.0.self_attn.k_proj.weight"; t[k] = ("F32", [32, 16], t[k][2])'
+refuse 'a matrix of another width' 'k_proj.weight" has the wrong shape .2 dimensions, 16, 16.; config.json says .16, 32.' \
+    'k = "model.layers.0.self_attn.k_proj.weight"; t[k] = ("F32", [16, 16], t[k][2][:1024])'
+refuse 'a matrix for a vector' 'model.norm.weight" has the wrong shape' \
+    't["model.norm.weight"] = ("F32", [32, 1], t["model.norm.weight"][2])'
+refuse 'dtype that is none of ours' '"I32"; legal values are F32, F16, BF16' \
+    't["model.norm.weight"] = ("I32", [32], t["model.norm.weight"][2])'
 refuse 'no lm_head, not tied' 'lm_head.weight" is missing' 'del t["lm_head.weight"]'
 base=$golden/folder_tied_f16
-refuse 'tied, lm_head differs' 'differ, but config.json ties them' 'e = t["model.embed_tokens.weight"]; t["lm_head.weight"] = (e[0], e[1], e[2][:-1] + b"\x07")'
+refuse 'tied, lm_head differs' 'differ, but config.json ties them' \
+    'e = t["model.embed_tokens.weight"]; t["lm_head.weight"] = (e[0], e[1], e[2][:-1] + b"\x07")'
 mkdir "$dir/tied"
 cp $base/config.json "$dir/tied"
-tools edit $base "$dir/tied" 't["lm_head.weight"] = t["model.embed_tokens.weight"]; t["model.layers.0.self_attn.rotary_emb.inv_freq"] = ("F32", [4], bytes(16))'
+tools edit $base "$dir/tied" 't["lm_head.weight"] = t["model.embed_tokens.weight"]
+t["model.layers.0.self_attn.rotary_emb.inv_freq"] = ("F32", [4], bytes(16))'
 check 'tied, lm_head equal, inv_freq of old folders' mpirun -np 2 "$binary" --model "$dir/tied" --steps 0 --threads 1
 cp -r $golden/folder_f32 "$dir/short"
 truncate -s -4 "$dir/short/model-00002-of-00003.safetensors"
@@ -239,10 +258,13 @@ check 'export into a folder that is there: refused at the start' [ $? -eq 2 ]
 check 'export without a parent folder: refused at the start' [ $? -eq 2 ]
 mkdir "$dir/large"
 cp $golden/folder_f32/config.json "$dir/large"
-tools edit $golden/folder_f32 "$dir/large" 'n = t["model.norm.weight"]; t["model.norm.weight"] = (n[0], n[1], b"\x00\x50\xc3\x47" + n[2][4:])' # 100000
-check 'what float16 cannot hold: another attempt would not help' ends_with 2 'model.norm.weight' "$binary" --model "$dir/large" --steps 0 --threads 1 --export "$dir/never" --export-dtype f16
+tools edit $golden/folder_f32 "$dir/large" 'n = t["model.norm.weight"]
+t["model.norm.weight"] = (n[0], n[1], b"\x00\x50\xc3\x47" + n[2][4:])' # 100000
+check 'what float16 cannot hold: another attempt would not help' ends_with 2 'model.norm.weight' \
+    "$binary" --model "$dir/large" --steps 0 --threads 1 --export "$dir/never" --export-dtype f16
 limited='ulimit -f 8192; exec "$@"' # KB: below the 12 MB of the model, above the shared memory files of Open MPI
-timeout 60 mpirun -np 2 bash -c "$limited" - "$binary" --model tiny --from-scratch --steps 0 --threads 1 --export "$dir/full" >"$dir/out" 2>"$dir/err"
+timeout 60 mpirun -np 2 bash -c "$limited" - "$binary" --model tiny --from-scratch --steps 0 --threads 1 \
+    --export "$dir/full" >"$dir/out" 2>"$dir/err"
 check 'a full disk ends with status 1' [ $? -eq 1 ]
 check 'and a message' grep -q 'error: --export .*cannot be written' "$dir/err"
 check 'and nothing half-written' [ ! -e "$dir/full" -a ! -e "$dir/full.unfinished" ]

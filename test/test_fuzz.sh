@@ -10,15 +10,24 @@ runs() { # target mutations
 }
 for target in test/fuzz/fuzz_*.c; do
     target=$(basename "$target" .c)
-    case $target in fuzz_state) mutations=1500 ;; fuzz_config) mutations=4000 ;; *) mutations=15000 ;; esac # some 3 s each; the two slow ones write files, too
+    # Some 3 s each; the two slow ones write files, too.
+    case $target in fuzz_state) mutations=1500 ;; fuzz_config) mutations=4000 ;; *) mutations=15000 ;; esac
     check "$target, $mutations mutations" runs "$target" "${FUZZ_MUTATIONS:-$mutations}"
 done
 
-# Planted faults: a read past the input, a leak, an exit, a property that does not hold, an overflow; each needs a first byte that the seed does not have.
+# Planted faults: a read past the input, a leak, an exit, a property that fails, an overflow; each needs a first byte that the seed lacks.
 printf 'aaaaaaaa' >"$dir/seed"
-for fault in 'return data[size] == 0' 'return malloc(10) == NULL' 'exit(0)' 'MUST(size == 0, "planted")' 'return (int)(INT32_MAX + (int)size)'; do
-    printf '#include "fuzz.h"\nint LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {\n    if (size > 0 && data[0] == %s) { %s; }\n    return 0;\n}\n' "'A'" "$fault" >"$dir/planted.c"
-    check "build planted: $fault" gcc -D_GNU_SOURCE -g -O1 -I test/fuzz -fsanitize=address,undefined -fno-sanitize-recover=all "$dir/planted.c" test/fuzz/driver.c -o "$dir/planted"
+for fault in 'return data[size] == 0' 'return malloc(10) == NULL' 'exit(0)' 'MUST(size == 0, "planted")' \
+    'return (int)(INT32_MAX + (int)size)'; do
+    cat >"$dir/planted.c" <<C
+#include "fuzz.h"
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    if (size > 0 && data[0] == 'A') { $fault; }
+    return 0;
+}
+C
+    check "build planted: $fault" gcc -D_GNU_SOURCE -g -O1 -I test/fuzz -fsanitize=address,undefined -fno-sanitize-recover=all \
+        "$dir/planted.c" test/fuzz/driver.c -o "$dir/planted"
     check "clean: $fault" bash -c "cd '$dir' && ./planted 0 seed"
     check "found: $fault" bash -c "cd '$dir' && ! ./planted 5000 seed"
 done

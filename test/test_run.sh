@@ -3,14 +3,23 @@
 # (F29, F47, F52, F54)
 source "$(dirname "$0")/shell.sh"
 seq 1 20000 | tokens_of data
-model=(--model nano --from-scratch --train-data "$dir/data.bin" --seq-len 100)
+nano=(--model nano --from-scratch --seq-len 100)
+model=("${nano[@]}" --train-data "$dir/data.bin")
+on_host=(--offload-optimizer --offload-gradients --offload-parameters)
 common=("${model[@]}" --val-data "$dir/data.bin" --steps 12 --lr 3e-3 --warmup 3 --eval-every 6 --eval-steps 2)
 
-# Every option in --help is in the parser's table by construction; every flag that the README, the docs and the scripts name must be in --help.
+# --help lists the parser's table, so every option; every flag that the README, the docs and the scripts name must be in it.
 "$binary" --help >"$dir/help" 2>&1
 check 'help exits 0 and lists options' grep -q -- '--inner-ring' "$dir/help"
-for flag in $(grep -ohE '(^|[ `])--[a-z][a-z0-9-]+' README.md scripts/demo.sh scripts/run_*.sh docs/*.md 2>/dev/null | tr -d ' `' | sort -u); do
-    case $flag in --sequence | --special-tokens | --keys | --tokenizer | --end | --ids | --prompt | --completion | --chat | --pack | --rehearse | --rest | --preflight | --requeue | --open-mode | --signal | --mpi | --job-name | --nodes | --ntasks-per-node | --exclusive | --mem | --time | --cpu-bind | --gpu-bind | --gpus-per-task | --hostfile | --exclude | --label | --output | --tag-output | --local-dir | --max-model-len | --terminal | --only | --show | --no-print-directory | --check | --shm-size | --ipc | --bind-to | --map-by) continue ;; esac # flags of other programs
+named=$(grep -ohE '(^|[ `])--[a-z][a-z0-9-]+' README.md scripts/demo.sh scripts/run_*.sh docs/*.md 2>/dev/null | tr -d ' `' | sort -u)
+for flag in $named; do
+    case $flag in # flags of other programs
+    --sequence | --special-tokens | --keys | --tokenizer | --end | --ids | --prompt | --completion | --chat | --pack | --rehearse | \
+        --rest | --preflight | --requeue | --open-mode | --signal | --mpi | --job-name | --nodes | --ntasks-per-node | --exclusive | \
+        --mem | --time | --cpu-bind | --gpu-bind | --gpus-per-task | --hostfile | --exclude | --label | --output | --tag-output | \
+        --local-dir | --max-model-len | --terminal | --only | --show | --no-print-directory | --check | --shm-size | --ipc | \
+        --bind-to | --map-by) continue ;;
+    esac
     check "documented flag $flag" grep -q -- "$flag" "$dir/help"
 done
 check 'a ~ that the shell has left is no folder' ends_with 2 'left the ~ of "~/runs" as it is' "$binary" "${model[@]}" --out=~/runs
@@ -23,8 +32,8 @@ train() { # name ranks option...
     mpirun -np "$ranks" "$binary" "${common[@]}" --log "$dir/$name.jsonl" "$@" >"$dir/$name.out" 2>&1 </dev/null
 }
 train one 1 --batch-size 8
-train again 1 --batch-size 8 --verify --offload-optimizer --offload-gradients --offload-parameters
-train dp 4 --batch-size 1 --grad-accum 2 --cp-comm allgather --zero-params full --zero-grads full --zero-optim full --offload-optimizer --offload-gradients --offload-parameters --verify
+train again 1 --batch-size 8 --verify "${on_host[@]}"
+train dp 4 --batch-size 1 --grad-accum 2 --cp-comm allgather --zero-params full --zero-grads full --zero-optim full "${on_host[@]}" --verify
 train hp 4 --hp 4 --batch-size 4 --grad-accum 2 --recompute selective --placement context-first
 train cp 6 --cp 3 --batch-size 2 --grad-accum 2 --inner-ring 1 --recompute full --zero-optim 2
 train both 8 --hp 2 --cp 2 --batch-size 4 --cp-comm allgather --zero-params 2 --zero-grads 4 --zero-optim 8 --offload-optimizer --verify
@@ -42,23 +51,30 @@ for x, y in zip(a, b):
             assert abs(x[key] - y[key]) <= bound * abs(x[key]), (x["step"], key, x[key], y[key])
 for key in ("step", "loss", "grad_norm", "lr", "step_ms", "tokens", "tgs", "mfu", "hfu", "mem_bytes", "comm_bytes"):
     assert key in a[1], key
-for r in b[2:7]: # bytes are as predicted (an evaluation leaves two layers gathered for the step after it, and has gathered what the update made)
+# Bytes are as predicted. (An evaluation leaves two layers gathered for the next step, and has gathered what the update made.)
+for r in b[2:7]:
     if "comm_bytes" in r:
         assert abs(r["tgs"] * ranks * r["step_ms"] / 1000 / r["tokens"] - 1) < 1e-5, r
-        sent = sum(n for kind, n in r["comm_bytes"].items() if kind != "control")
-        assert sent < r["predicted_comm_bytes"] if "packed" in sys.argv[2] else sent == r["predicted_comm_bytes"], r # packed: what is predicted is the most
+        sent, most = sum(n for kind, n in r["comm_bytes"].items() if kind != "control"), r["predicted_comm_bytes"]
+        assert sent < most if "packed" in sys.argv[2] else sent == most, r # packed: what is predicted is the most
         assert r["predicted_ms"] > 0 and r["mem_used_bytes"] > 0, r
 assert a[-2]["loss"] < a[1]["loss"] - 0.5, (a[1]["loss"], a[-2]["loss"])
 PY
 mkdir "$dir/wide"
-echo '{"model_type":"llama","hidden_size":16,"num_hidden_layers":1,"num_attention_heads":1,"num_key_value_heads":1,"intermediate_size":16,"vocab_size":2000,"rms_norm_eps":1e-5,"max_position_embeddings":4096}' >"$dir/wide/config.json"
+echo '{"model_type": "llama", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 1, "num_key_value_heads": 1,
+    "intermediate_size": 16, "vocab_size": 2000, "rms_norm_eps": 1e-5, "max_position_embeddings": 4096}' >"$dir/wide/config.json"
 bytes=("$binary" --from-scratch --train-data "$dir/data.bin" --seq-len 256 --batch-size 64 --steps 1 --model)
-check 'tokens that are not of the model'"'"'s tokenizer are noted' ends_with 0 "^note: of 16384 tokens none is above 57, of a vocabulary of 2000" "${bytes[@]}" "$dir/wide"
-check 'the grid is verified when asked to' [ "$(cat "$dir"/*.out | grep -c '^verified    a step of 2 layers and [0-9]* tokens on this grid agrees with one rank')" -eq 3 ]
+check 'tokens that are not of the model'"'"'s tokenizer are noted' \
+    ends_with 0 "^note: of 16384 tokens none is above 57, of a vocabulary of 2000" "${bytes[@]}" "$dir/wide"
+check 'the grid is verified when asked to' \
+    [ "$(cat "$dir"/*.out | grep -c '^verified    a step of 2 layers and [0-9]* tokens on this grid agrees with one rank')" -eq 3 ]
 check 'cp 1 gathers no KV, whatever --cp-comm says' [ "$(grep -h '^grid ' "$dir"/{dp,both}.out | grep -c 'all-gather of KV')" -eq 1 ]
-check 'what --mlp-tile has computed again is not said to be kept' grep -q '^recompute   2 layers keep all but gate and up, 0 selective' "$dir/tiles.out"
+check 'what --mlp-tile has computed again is not said to be kept' \
+    grep -q '^recompute   2 layers keep all but gate and up, 0 selective' "$dir/tiles.out"
 check 'two runs of one seed are equal' python3 "$dir/compare.py" "$dir/one.jsonl" "$dir/again.jsonl" 0
-for name in dp hp cp both tiles; do check "grid $name has the curve of one rank" python3 "$dir/compare.py" "$dir/one.jsonl" "$dir/$name.jsonl" 1e-4; done
+for name in dp hp cp both tiles; do
+    check "grid $name has the curve of one rank" python3 "$dir/compare.py" "$dir/one.jsonl" "$dir/$name.jsonl" 1e-4
+done
 check 'random models and options have the losses of one rank' python3 test/random_runs.py --binary "$binary" --runs 12
 
 # Packed documents (token 48, the character 0, ends one) and a loss mask: the same on every grid, and another run than without.
@@ -70,25 +86,32 @@ open('$dir/masked.bin.mask', 'wb').write(bytes(i % 7 != 3 for i in range(n // 2)
 packed() { # name ranks option...
     local name=$1 ranks=$2
     shift 2
-    mpirun -np "$ranks" "$binary" --model nano --from-scratch --train-data "$dir/masked.bin" --val-data "$dir/data.bin" --seq-len 100 --steps 12 --lr 3e-3 --warmup 3 \
+    mpirun -np "$ranks" "$binary" "${nano[@]}" --train-data "$dir/masked.bin" --val-data "$dir/data.bin" --steps 12 --lr 3e-3 --warmup 3 \
         --eval-every 6 --eval-steps 2 --document-end 48 --log "$dir/$name.jsonl" "$@" >"$dir/$name.out" 2>&1 </dev/null
 }
 packed packed1 1 --batch-size 8
 packed packed6 6 --hp 2 --cp 3 --batch-size 4 --grad-accum 2 --recompute selective
 packed packed4 4 --cp 4 --inner-ring 2 --batch-size 2 --grad-accum 4 --recompute full --placement context-first
-for name in packed6 packed4; do check "packed documents with a loss mask, $name" python3 "$dir/compare.py" "$dir/packed1.jsonl" "$dir/$name.jsonl" 1e-4; done
+for name in packed6 packed4; do
+    check "packed documents with a loss mask, $name" python3 "$dir/compare.py" "$dir/packed1.jsonl" "$dir/$name.jsonl" 1e-4
+done
 check 'packed is another run' bash -c "! python3 '$dir/compare.py' '$dir/one.jsonl' '$dir/packed1.jsonl' 1e-2"
-lacks() { "${@:2}" >"$dir/shown" 2>&1 && ! grep -q -- "$1" "$dir/shown"; } # text command...: it succeeds and does not print the text
+lacks() { # text command...: it succeeds and does not print the text
+    "${@:2}" >"$dir/shown" 2>&1 && ! grep -q -- "$1" "$dir/shown"
+}
 sed -E 's/^(peak +)[^ ]+/\11e6/; s/^(linear_efficiency +)[^ ]+/\10.001/' clusters/cpu.txt >"$dir/slow.txt" # a step of hours
-waits=(mpirun -np 2 "$binary" --model nano --from-scratch --train-data "$dir/data.bin" --seq-len 64 --steps 1 --threads 1 --cluster "$dir/slow.txt")
+waits=(mpirun -np 2 "$binary" --model nano --from-scratch --train-data "$dir/data.bin" --seq-len 64
+    --steps 1 --threads 1 --cluster "$dir/slow.txt")
 # (mpirun may put the note into the middle of another line.)
-check 'dp ranks may wait for one with longer documents' ends_with 0 'note: a transfer may wait [1-9][0-9]* s before the job ends' "${waits[@]}" --document-end 48
+check 'dp ranks may wait for one with longer documents' ends_with 0 'note: a transfer may wait [1-9][0-9]* s before the job ends' \
+    "${waits[@]}" --document-end 48
 check 'but not longer than TRAIN_LLAMA_TIMEOUT' lacks 'may wait' env TRAIN_LLAMA_TIMEOUT=100 "${waits[@]}" --document-end 48
 check 'nor without documents' lacks 'may wait' "${waits[@]}"
 check 'nor in a single group' lacks 'may wait' "${waits[@]}" --document-end 48 --cp 2
 # Two samples of one document and two of ten a step: each of two dp ranks gets one of either, so its ring sends as much in every step.
 { yes abcdefghij | head -n 10; yes abcdefghi0 | head -n 20; yes abcdefghij | head -n 10; } | tr -d '\n' | tokens_of unequal
-mpirun -np 4 "$binary" --model nano --from-scratch --train-data "$dir/unequal.bin" --seq-len 100 --steps 12 --document-end 48 --cp 2 --grad-accum 2 --threads 1 --log "$dir/dealt.jsonl" >"$dir/dealt.out" 2>&1
+mpirun -np 4 "$binary" "${nano[@]}" --train-data "$dir/unequal.bin" --steps 12 --document-end 48 --cp 2 --grad-accum 2 --threads 1 \
+    --log "$dir/dealt.jsonl" >"$dir/dealt.out" 2>&1
 check 'long and short documents are dealt out to dp ranks' python3 -c "
 import json
 sent = [json.loads(line)['comm_bytes']['kv_inner'] for line in open('$dir/dealt.jsonl') if 'comm_bytes' in line]
@@ -97,14 +120,14 @@ check 'the table names the documents' grep -q 'documents   end with token 48' "$
 check 'and the mask' grep -q 'loss masks for 1 of 1 files' "$dir/packed1.out"
 check 'blocks without anything to see are counted' grep -qE 'documents: [1-9][0-9]* of [0-9]+ attention blocks' "$dir/packed4.out"
 
-# MFU and HFU count what attention sees: with documents of 25 tokens, 25 of 100. HFU counts attention at 3.5 times the forward pass, because backward
-# recomputes the scores; MFU at 3 times.
+# MFU and HFU count what attention sees: with documents of 25 tokens, 25 of 100. HFU counts attention at 3.5 times the forward pass, because
+# backward recomputes the scores; MFU at 3 times.
 yes abcdefghijklmnopqrstuvwx0 | head -n 400 | tr -d '\n' | tokens_of short
 for run in 'none auto' '48 auto' 'none 37'; do
     set -- $run
     echo '{"run":"another"}' >"$dir/flops-$1-$2.jsonl" # must be replaced
-    "$binary" --model nano --from-scratch --seq-len 100 --batch-size 2 --steps 2 --recompute none --document-end "$1" --mlp-tile "$2" --train-data "$dir/short.bin" --log "$dir/flops-$1-$2.jsonl" \
-        >/dev/null 2>&1
+    "$binary" "${nano[@]}" --batch-size 2 --steps 2 --recompute none --document-end "$1" --mlp-tile "$2" --train-data "$dir/short.bin" \
+        --log "$dir/flops-$1-$2.jsonl" >/dev/null 2>&1
 done
 check 'MFU and HFU count what is seen' python3 -c "
 import json
@@ -113,29 +136,36 @@ matrices = 2 * (L * (D * (D + 2 * kv) + D * D + 3 * D * F) + D * V)
 for run, seen, again in ('none-auto', 100, 0), ('48-auto', 25, 0), ('none-37', 100, 2 * L * 2 * D * F): # a tile asked for keeps no gate_up
     last = [json.loads(line) for line in open('$dir/flops-' + run + '.jsonl')][-1]
     attention = L * 2 * seen * D
-    assert abs(last['hfu'] / last['mfu'] - (3 * matrices + 3.5 * attention + again) / (3 * matrices + 3 * attention)) < 1e-6, (run, last)"
-mpirun -np 2 "$binary" --model nano --from-scratch --seq-len 100 --hp 2 --batch-size 2 --steps 2 --recompute none --document-begin 97 --train-data "$dir/short.bin" --log "$dir/flops-begin.jsonl" >"$dir/begin.out" 2>&1
+    expected = (3 * matrices + 3.5 * attention + again) / (3 * matrices + 3 * attention)
+    assert abs(last['hfu'] / last['mfu'] - expected) < 1e-6, (run, last)"
+mpirun -np 2 "$binary" "${nano[@]}" --hp 2 --batch-size 2 --steps 2 --recompute none --document-begin 97 --train-data "$dir/short.bin" \
+    --log "$dir/flops-begin.jsonl" >"$dir/begin.out" 2>&1
 check 'documents that begin with an a are those that end with a 0, also on two ranks' python3 -c "
 import json
 end, begin = ([json.loads(line) for line in open('$dir/flops-' + name + '.jsonl')][1:] for name in ('48-auto', 'begin'))
 assert len(end) == len(begin) == 2
 for x, y in zip(end, begin):
-    assert x['labels'] == y['labels'] == 192 and abs(x['loss'] - y['loss']) < 1e-5 and abs(x['hfu'] / x['mfu'] - y['hfu'] / y['mfu']) < 1e-6, (x, y)"
+    assert x['labels'] == y['labels'] == 192 and abs(x['loss'] - y['loss']) < 1e-5, (x, y)
+    assert abs(x['hfu'] / x['mfu'] - y['hfu'] / y['mfu']) < 1e-6, (x, y)"
 check 'the table names the token before documents' grep -q 'documents   begin with token 97' "$dir/begin.out"
 check 'and there is no word of a token that is not there' [ "$(grep -c 'nowhere inside' "$dir/begin.out")" = 0 ]
 for mark in end begin; do
-    check "a token that $mark""s no document is noted" ends_with 0 "note: token 122 (--document-$mark) is nowhere inside the samples" mpirun -np 2 "$binary" --model nano --from-scratch \
-        --seq-len 100 --cp 2 --batch-size 2 --steps 1 --document-$mark 122 --train-data "$dir/short.bin"
+    check "a token that $mark""s no document is noted" \
+        ends_with 0 "note: token 122 (--document-$mark) is nowhere inside the samples" mpirun -np 2 "$binary" "${nano[@]}" \
+        --cp 2 --batch-size 2 --steps 1 --document-$mark 122 --train-data "$dir/short.bin"
 done
 # loss by position within documents, on a rank that does not hold the first rows
-check 'positions count from the beginning of documents' mpirun -np 2 "$binary" --model nano --from-scratch --seq-len 2200 --hp 2 --steps 0 --document-end 48 --val-data "$dir/short.bin" --eval-steps 1 --log "$dir/position.jsonl"
+check 'positions count from the beginning of documents' mpirun -np 2 "$binary" --model nano --from-scratch --seq-len 2200 --hp 2 --steps 0 \
+    --document-end 48 --val-data "$dir/short.bin" --eval-steps 1 --log "$dir/position.jsonl"
 check 'which are short' grep -q '"val_loss_by_position":{"0-1K":[0-9.]*}}' "$dir/position.jsonl"
 
 # Evaluation leaves nothing behind: with one after every step, and needles and samples, training is bit-equal to a run without. (F54)
-both=(--document-end 48 --steps 6 --lr 3e-3 --warmup 3 --hp 2 --cp 2 --batch-size 2 --grad-accum 2 --zero-params full --zero-grads full --recompute selective --offload-activations 1)
+both=(--document-end 48 --steps 6 --lr 3e-3 --warmup 3 --hp 2 --cp 2 --batch-size 2 --grad-accum 2 --zero-params full --zero-grads full
+    --recompute selective --offload-activations 1)
 mpirun -np 4 "$binary" "${model[@]}" "${both[@]}" --log "$dir/quiet.jsonl" >"$dir/quiet.out" 2>&1 </dev/null
-TRAIN_LLAMA_TEST_PROGRESS=1 mpirun -np 4 "$binary" "${model[@]}" "${both[@]}" --val-data "$dir/data.bin" --eval-every 1 --eval-steps 2 --eval-needles 1 --sample-every 4 --sample-tokens 2 \
-    --log "$dir/evaluated.jsonl" --export "$dir/evaluated" >"$dir/evaluated.out" 2>&1 </dev/null
+TRAIN_LLAMA_TEST_PROGRESS=1 mpirun -np 4 "$binary" "${model[@]}" "${both[@]}" --val-data "$dir/data.bin" --eval-every 1 --eval-steps 2 \
+    --eval-needles 1 --sample-every 4 --sample-tokens 2 --log "$dir/evaluated.jsonl" --export "$dir/evaluated" \
+    >"$dir/evaluated.out" 2>&1 </dev/null
 check 'evaluation leaves nothing behind' python3 -c "
 import json
 a, b = ([json.loads(line) for line in open('$dir/' + name + '.jsonl')][1:] for name in ('quiet', 'evaluated'))
@@ -153,7 +183,8 @@ check 'short work shows none' bash -c "! grep -q '^note: .* after ' '$dir/quiet.
 # --eval-steps: the number of batches of a validation set; no sample counts twice.
 seq 1 600 | tokens_of small # 22 samples
 for steps in 1 6 7; do
-    "$binary" --model nano --from-scratch --seq-len 100 --batch-size 4 --steps 0 --val-data "$dir/small.bin" --eval-steps $steps --log "$dir/eval$steps.jsonl" >"$dir/eval.out" 2>&1
+    "$binary" "${nano[@]}" --batch-size 4 --steps 0 --val-data "$dir/small.bin" \
+        --eval-steps $steps --log "$dir/eval$steps.jsonl" >"$dir/eval.out" 2>&1
 done
 check 'evaluation takes each sample once, and no more than asked for' python3 -c "
 import json
@@ -162,8 +193,10 @@ assert few != all_of_them and all_of_them == more, (few, all_of_them, more)"
 
 # --eval-tokens: the same samples whatever the batch and the grid; more than there are: all of them.
 run=0
-for grid in '1 --eval-tokens 401 --batch-size 4' '2 --eval-tokens 500 --dp 2 --batch-size 3' '1 --eval-steps 5' '1 --eval-tokens 1M --batch-size 4'; do
-    mpirun -np ${grid%% *} "$binary" --model nano --from-scratch --seq-len 100 --steps 0 --val-data "$dir/small.bin" ${grid#* } --log "$dir/tokens$((run++)).jsonl" >"$dir/eval.out" 2>&1
+for grid in '1 --eval-tokens 401 --batch-size 4' '2 --eval-tokens 500 --dp 2 --batch-size 3' '1 --eval-steps 5' \
+    '1 --eval-tokens 1M --batch-size 4'; do
+    mpirun -np ${grid%% *} "$binary" "${nano[@]}" --steps 0 --val-data "$dir/small.bin" ${grid#* } --log "$dir/tokens$((run++)).jsonl" \
+        >"$dir/eval.out" 2>&1
 done
 check 'tokens to evaluate on: the same whatever the batch' python3 -c "
 import json
@@ -173,24 +206,28 @@ assert abs(loss[1] / loss[0] - 1) < 1e-6 and abs(loss[2] / loss[0] - 1) < 1e-6 a
 
 cp "$dir/small.bin" "$dir/unlearnt.bin"
 head -c 10000 /dev/zero | head -c $((($(stat -c %s "$dir/small.bin") - 1024) / 2)) >"$dir/unlearnt.bin.mask"
-check 'a set without labels' ends_with 0 'val loss: no label in the samples that are evaluated (loss masks, document boundaries)' "$binary" --model nano --from-scratch --seq-len 100 --steps 0 --val-data "$dir/unlearnt.bin" --eval-steps 1
+check 'a set without labels' ends_with 0 'val loss: no label in the samples that are evaluated (loss masks, document boundaries)' \
+    "$binary" "${nano[@]}" --steps 0 --val-data "$dir/unlearnt.bin" --eval-steps 1
 
-check 'more sequences than can be counted are refused' ends_with 2 '^error: --steps and --eval-steps of 16777216 sequences each' "$binary" --model nano --from-scratch --seq-len 1 --batch-size 16 \
-    --grad-accum 1M --steps 0 --val-data "$dir/small.bin" --eval-steps 1000000000000
+check 'more sequences than can be counted are refused' ends_with 2 '^error: --steps and --eval-steps of 16777216 sequences each' \
+    "$binary" --model nano --from-scratch --seq-len 1 --batch-size 16 --grad-accum 1M --steps 0 --val-data "$dir/small.bin" \
+    --eval-steps 1000000000000
 python3 - "$dir/small.bin" "$dir/beyond.bin" <<'PY'
 import sys
 data = bytearray(open(sys.argv[1], "rb").read())
 data[1024 + 2 * 150] = data[1024 + 2 * 150 + 1] = 255 # a token of the second sample
 open(sys.argv[2], "wb").write(data)
 PY
-check 'a token that the vocabulary lacks' ends_with 2 '65535' "$binary" --model nano --from-scratch --seq-len 100 --steps 0 --val-data "$dir/beyond.bin" --log "$dir/beyond.jsonl"
+check 'a token that the vocabulary lacks' ends_with 2 '65535' \
+    "$binary" "${nano[@]}" --steps 0 --val-data "$dir/beyond.bin" --log "$dir/beyond.jsonl"
 check 'leaves no log' [ ! -e "$dir/beyond.jsonl" ]
 
-# --steps 0 has no buffers for a backward pass, on any grid. New memory of rank 3 is not zero (0x5a); the last grid has no samples for most of its batch.
-# Documents of 20 tokens and more are segments.
+# --steps 0 has no buffers for a backward pass, on any grid. New memory of rank 3 is not zero (0x5a); the last grid has no samples for most
+# of its batch. Documents of 20 tokens and more are segments.
 grids=0
 for grid in '1 --hp 1' '4 --hp 2 --cp 2' '4 --cp 4 --inner-ring 2' '2 --cp 2 --cp-comm allgather' '4 --dp 2 --cp 2 --batch-size 3'; do
-    TRAIN_LLAMA_TEST_LONG_DOCUMENT=20 TRAIN_LLAMA_TIMEOUT=20 mpirun -np ${grid%% *} bash -c '[ $OMPI_COMM_WORLD_RANK != 3 ] || export MALLOC_PERTURB_=165; exec "$@"' _ "$binary" --model nano --from-scratch --seq-len 100 --steps 0 \
+    TRAIN_LLAMA_TEST_LONG_DOCUMENT=20 TRAIN_LLAMA_TIMEOUT=20 mpirun -np ${grid%% *} \
+        bash -c '[ $OMPI_COMM_WORLD_RANK != 3 ] || export MALLOC_PERTURB_=165; exec "$@"' _ "$binary" "${nano[@]}" --steps 0 \
         --document-end 32 --val-data "$dir/small.bin" --eval-tokens 200 ${grid#* } --log "$dir/only$((grids++)).jsonl" >"$dir/eval.out" 2>&1
 done
 check 'an evaluation alone is the same on every grid' python3 -c "
@@ -199,7 +236,10 @@ losses = [json.loads(list(open('$dir/only%d.jsonl' % i))[-1])['val_loss'] for i 
 assert max(losses) - min(losses) < 1e-5, losses" # float sums in another order
 
 # Fewer tokens than chunks: some ranks hold padding only, which counts nowhere. (F23)
-short() { mpirun -np "$2" "$binary" --model nano --from-scratch --train-data "$dir/data.bin" --seq-len 5 --steps 4 --lr 3e-3 "${@:3}" --log "$dir/$1.jsonl" >"$dir/$1.out" 2>&1 </dev/null; }
+short() { # name ranks option...
+    mpirun -np "$2" "$binary" --model nano --from-scratch --train-data "$dir/data.bin" --seq-len 5 --steps 4 --lr 3e-3 "${@:3}" \
+        --log "$dir/$1.jsonl" >"$dir/$1.out" 2>&1 </dev/null
+}
 short five 1 --batch-size 2
 short padded 8 --cp 8 --inner-ring 4 --batch-size 2 --zero-params full
 short padded2 8 --hp 2 --cp 4 --batch-size 2 --cp-comm allgather --recompute selective
@@ -215,12 +255,13 @@ done
 
 # A mixture of two sources and two validation sets by name: the same on every grid, in the log by name, and in the plot.
 seq 7000 -3 1 | tokens_of other
-mixture=(--train-data "up=$dir/data.bin:0.7,$dir/other.bin:0.3" --val-data "up=$dir/data.bin,down=$dir/other.bin" --eval-every 2 --eval-steps 2 --eval-needles 2
-    --sample-every 2 --sample-tokens 5 --sample-prompt '12 "13')
+mixture=(--train-data "up=$dir/data.bin:0.7,$dir/other.bin:0.3" --val-data "up=$dir/data.bin,down=$dir/other.bin" --eval-every 2
+    --eval-steps 2 --eval-needles 2 --sample-every 2 --sample-tokens 5 --sample-prompt '12 "13')
 mix() { # name ranks option...
     local name=$1 ranks=$2
     shift 2
-    mpirun -np "$ranks" "$binary" --model nano --from-scratch --seq-len 1100 --steps 4 "${mixture[@]}" --log "$dir/$name.jsonl" "$@" >"$dir/$name.out" 2>&1 </dev/null
+    mpirun -np "$ranks" "$binary" --model nano --from-scratch --seq-len 1100 --steps 4 "${mixture[@]}" \
+        --log "$dir/$name.jsonl" "$@" >"$dir/$name.out" 2>&1 </dev/null
 }
 mix mix1 1 --batch-size 8
 mix mix4 4 --batch-size 2 --grad-accum 2 --cp 2
@@ -234,11 +275,12 @@ for x, y in zip(a, b):
     for key in ('loss', 'grad_norm'):
         if key in x: assert abs(x[key] - y[key]) <= 1e-4 * x[key], (key, x[key], y[key])
     if 'val_loss' not in x: continue
-    assert list(x['val_loss']) == ['up', 'down'] and x['val_loss']['up'] != x['val_loss']['down'] and x['needle_accuracy'] == y['needle_accuracy']
-    for name in x['val_loss']:
-        parts = x['val_loss_by_position'][name], y['val_loss_by_position'][name]
-        assert list(parts[0]) == ['0-1K', '1K-1100'] and abs(parts[0]['0-1K'] * 1024 + parts[0]['1K-1100'] * 76 - x['val_loss'][name] * 1100) < 1e-2
-        assert all(abs(parts[0][k] - parts[1][k]) <= 1e-4 * parts[0][k] for k in parts[0]) and abs(x['val_loss'][name] - y['val_loss'][name]) <= 1e-4 * x['val_loss'][name]
+    assert list(x['val_loss']) == ['up', 'down'] and x['val_loss']['up'] != x['val_loss']['down']
+    assert x['needle_accuracy'] == y['needle_accuracy']
+    for name, loss in x['val_loss'].items():
+        parts, others = x['val_loss_by_position'][name], y['val_loss_by_position'][name]
+        assert list(parts) == ['0-1K', '1K-1100'] and abs(parts['0-1K'] * 1024 + parts['1K-1100'] * 76 - loss * 1100) < 1e-2
+        assert all(abs(parts[k] - others[k]) <= 1e-4 * parts[k] for k in parts) and abs(loss - y['val_loss'][name]) <= 1e-4 * loss
     assert list(x['needle_loss']) == ['0%', '25%', '50%', '75%', '100%']
     assert all(abs(x['needle_loss'][k] - y['needle_loss'][k]) <= 1e-4 * x['needle_loss'][k] for k in x['needle_loss'])
 assert sum('val_loss' in x for x in a) == 3"
@@ -247,13 +289,19 @@ check 'shares and epochs are printed' grep -q '^data        up: share 0.7, .* th
 check 'tokens of each set are logged' grep -q '"val_tokens":{"up":17600,"down":11000}' "$dir/mix4.jsonl"
 check 'and printed' grep -q '^eval .* val loss up *[0-9.]* of 17600 tokens$' "$dir/mix4.out"
 check 'samples that an evaluation takes' grep -q '^validation  up: .*; evaluations take 16$' "$dir/mix4.out"
-check 'validation sets and buckets in the plot' bash -c "python3 dev/plot.py --terminal --keys val_loss,val_loss_by_position,needle_loss '$dir/mix4.jsonl' | grep -c 'jsonl down: \|down/1K-1100: \|75%: ' | grep -qx 3"
+check 'validation sets and buckets in the plot' bash -c "
+    python3 dev/plot.py --terminal --keys val_loss,val_loss_by_position,needle_loss '$dir/mix4.jsonl' |
+        grep -c 'jsonl down: \|down/1K-1100: \|75%: ' | grep -qx 3"
 printf '%s\n' '{"step": NaN, "loss": 3}' '{"step": 4, "loss": 2.5}' '{"step": 5, "loss": 2}' >"$dir/odd.jsonl"
-check 'waits of each transfer in the plot' bash -c "python3 dev/plot.py --terminal --keys exposed_ms '$dir/mix4.jsonl' | grep -q 'kv_inner: '"
-check 'and its head, without a complaint' bash -c "python3 dev/plot.py --terminal --height 4000 '$dir/mix4.jsonl' 2>'$dir/plot.err' | head -1; [ ! -s '$dir/plot.err' ]"
-check 'a step that is no number is not in the plot' ends_with 0 'loss: 2.5 at step 4, 2 at step 5' python3 dev/plot.py --terminal "$dir/odd.jsonl"
+check 'waits of each transfer in the plot' \
+    bash -c "python3 dev/plot.py --terminal --keys exposed_ms '$dir/mix4.jsonl' | grep -q 'kv_inner: '"
+check 'and its head, without a complaint' \
+    bash -c "python3 dev/plot.py --terminal --height 4000 '$dir/mix4.jsonl' 2>'$dir/plot.err' | head -1; [ ! -s '$dir/plot.err' ]"
+check 'a step that is no number is not in the plot' ends_with 0 'loss: 2.5 at step 4, 2 at step 5' \
+    python3 dev/plot.py --terminal "$dir/odd.jsonl"
 printf '{"step":\nnone\n' >>"$dir/odd.jsonl"
-check 'nor lines that are no JSON, which take one to say' ends_with 0 'odd.jsonl:4: not JSON, skipped, and 1 more' python3 dev/plot.py --terminal "$dir/odd.jsonl"
+check 'nor lines that are no JSON, which take one to say' ends_with 0 'odd.jsonl:4: not JSON, skipped, and 1 more' \
+    python3 dev/plot.py --terminal "$dir/odd.jsonl"
 
 # Trace: valid JSON with the events of compute and of transfers; waits are the ends of transfers, and times are those of the log.
 mpirun -np 2 "$binary" "${model[@]}" --cp 2 --steps 4 --trace "$dir/trace.json" --log "$dir/traced.jsonl" >"$dir/traced.out" 2>&1
@@ -268,10 +316,12 @@ for rank in 1, 0:
     waits, transfers = [e for e in events if e['track'] == 'wait'], [e for e in events if e['track'] not in ('compute', 'wait')]
     assert len(waits) == len(transfers) > 0
     for wait, transfer in zip(waits, transfers):
-        assert (wait['name'], wait['args']) == (transfer['name'], transfer['args']) and abs(wait['end'] - transfer['end']) < 0.01 and transfer['ts'] <= wait['ts'], (wait, transfer)
+        assert (wait['name'], wait['args']) == (transfer['name'], transfer['args']), (wait, transfer)
+        assert abs(wait['end'] - transfer['end']) < 0.01 and transfer['ts'] <= wait['ts'], (wait, transfer)
         if wait['name'] == 'KV inner': assert transfer['ts'] < wait['ts'], (wait, transfer)
 rows = [row for row in map(json.loads, open('$dir/traced.jsonl')) if 'loss' in row]
-assert max(e['end'] for e in events) > 1000 * sum(row['step_ms'] for row in rows[:3]) and sum(e['dur'] for e in events if e['track'] == 'wait') < 1000 * sum(row['step_ms'] for row in rows)
+assert max(e['end'] for e in events) > 1000 * sum(row['step_ms'] for row in rows[:3])
+assert sum(e['dur'] for e in events if e['track'] == 'wait') < 1000 * sum(row['step_ms'] for row in rows)
 line = next(line for line in open('$dir/traced.out') if line.startswith('waited for transfers, ms a step:')).split(':')[1].split()
 for kind, waited in zip(line[::2], line[1::2]):
     logged = sum(row['exposed_ms'][kind] for row in rows) / 4
@@ -284,7 +334,8 @@ assert 'kv_inner' in line and all(sum(row['exposed_ms'].values()) < row['step_ms
 stopped='(while kill -STOP $$; do sleep 0.05; kill -CONT $$; sleep 0.05; done) >/dev/null 2>&1 & exec "$@"'
 long=("$binary" "${model[@]}" --dp 2 --batch-size 8 --log "$dir/slow.jsonl" --steps)
 mpirun -np 1 "${long[@]}" 60 : -np 1 bash -c "$stopped" slow "${long[@]}" 60 >"$dir/slow.out" 2>&1
-check 'the slowest rank is named' grep -Eq '^computed, ms a step: [0-9.]+ in the mean of all ranks, [0-9.]+ on rank 1 \([^ ]+\), the slowest$' "$dir/slow.out"
+check 'the slowest rank is named' \
+    grep -Eq '^computed, ms a step: [0-9.]+ in the mean of all ranks, [0-9.]+ on rank 1 \([^ ]+\), the slowest$' "$dir/slow.out"
 logged="
 import json
 rows = [row['compute_ms'] for row in map(json.loads, open('$dir/slow.jsonl')) if 'loss' in row]
@@ -292,12 +343,20 @@ mean, slowest = (sum(row[key] for row in rows) / len(rows) for key in ('mean', '
 assert slowest > 1.1 * mean and max(rows, key=lambda row: row['slowest'])['rank'] == 1, (mean, slowest, rows)"
 check 'and logged' python3 -c "$logged"
 # So is one whose disk is slow: the others wait for it where data is read.
-preload reads <<<$'#include <dlfcn.h>\n#include <unistd.h>\nssize_t pread(int f, void *to, size_t n, off_t at) { usleep(5000); return ((ssize_t (*)(int, void *, size_t, off_t))dlsym(RTLD_NEXT, "pread"))(f, to, n, at); }'
+preload reads <<'C'
+#include <dlfcn.h>
+#include <unistd.h>
+ssize_t pread(int f, void *to, size_t n, off_t at) {
+    usleep(5000);
+    return ((ssize_t (*)(int, void *, size_t, off_t))dlsym(RTLD_NEXT, "pread"))(f, to, n, at);
+}
+C
 mpirun -np 1 "${long[@]}" 10 : -np 1 env LD_PRELOAD="$dir/reads.so" "${long[@]}" 10 >"$dir/slow.out" 2>&1
 check 'and one whose disk is slow' python3 -c "$logged"
 
 # Dry run: on a single process, it prints the longest sequence.
-check 'dry run' bash -c "'$binary' --model llama3-8b --dry-run --hp 8 --cp 8 --seq-len 1M --zero-params full --recompute selective --memory-budget 80GiB | grep -q 'longest sequence'"
+check 'dry run' bash -c "'$binary' --model llama3-8b --dry-run --hp 8 --cp 8 --seq-len 1M --zero-params full --recompute selective \
+    --memory-budget 80GiB | grep -q 'longest sequence'"
 
 # A killed rank ends the job.
 mpirun -np 4 "$binary" "${model[@]}" --steps 100000 --hp 2 --cp 2 >"$dir/killed.out" 2>&1 &
@@ -314,28 +373,38 @@ check 'a killed rank ends the job with a non-zero status' [ $status -ne 0 ]
 check 'within seconds' [ $((SECONDS - began)) -le 20 ]
 check 'and says so' grep -qi 'signal 9\|killed' "$dir/killed.out"
 
-mpirun -np 2 "$binary" --model nano --from-scratch --seq-len 100 --cp 2 --steps 0 --val-data "$dir/data.bin" --eval-steps 2 --sample-every 1 --sample-tokens 5 \
+mpirun -np 2 "$binary" "${nano[@]}" --cp 2 --steps 0 --val-data "$dir/data.bin" --eval-steps 2 --sample-every 1 --sample-tokens 5 \
     --log "$dir/only.jsonl" >"$dir/only.out" 2>&1 </dev/null
-check 'nothing to train: evaluates, samples, logs' [ "$? $(grep -c '^eval  *0/0 \|^sample  *0/0 | tokens' "$dir/only.out") $(grep -c 'val_loss\|sample_tokens' "$dir/only.jsonl")" = '0 2 2' ]
+seen="$? $(grep -c '^eval  *0/0 \|^sample  *0/0 | tokens' "$dir/only.out") $(grep -c 'val_loss\|sample_tokens' "$dir/only.jsonl")"
+check 'nothing to train: evaluates, samples, logs' [ "$seen" = '0 2 2' ]
 
 rm -f "$dir/none.jsonl"
 long=$(printf '%0250d' 0)
-check 'an export whose name is too long is refused at once' ends_with 2 '^error: --export .*its name is longer than 244 bytes' "$binary" "${model[@]}" --steps 1 --export "$dir/$long"
-check 'a log that cannot be written, too' ends_with 2 '^error: --log .*/no/such/log: cannot be written: No such file' "$binary" "${model[@]}" --steps 1 --out "$dir/no_log" --log "$dir/no/such/log"
+check 'an export whose name is too long is refused at once' ends_with 2 '^error: --export .*its name is longer than 244 bytes' \
+    "$binary" "${model[@]}" --steps 1 --export "$dir/$long"
+check 'a log that cannot be written, too' ends_with 2 '^error: --log .*/no/such/log: cannot be written: No such file' \
+    "$binary" "${model[@]}" --steps 1 --out "$dir/no_log" --log "$dir/no/such/log"
 check 'and leaves nothing' [ ! -e "$dir/no_log" ]
 for option in --log --trace; do
-    check "nor can $option be written below what --out makes" ends_with 2 "^error: $option .*/no_log/below/file: cannot be written: No such file" "$binary" "${model[@]}" --steps 1 --out "$dir/no_log" \
-        $option "$dir/no_log/below/file"
+    check "nor can $option be written below what --out makes" \
+        ends_with 2 "^error: $option .*/no_log/below/file: cannot be written: No such file" \
+        "$binary" "${model[@]}" --steps 1 --out "$dir/no_log" $option "$dir/no_log/below/file"
     check 'which leaves nothing either' [ ! -e "$dir/no_log" ]
 done
-check 'a trace and a log in a folder that --out makes' "$binary" "${model[@]}" --steps 1 --out "$dir/with_trace" --trace "$dir/with_trace/t.json" --log "$dir/with_trace/l.jsonl"
-check 'nothing to evaluate either: --log names the run' bash -c "'$binary' --model nano --from-scratch --steps 0 --export '$dir/none' --log '$dir/none.jsonl' && grep -q '^{\"run\":' '$dir/none.jsonl'"
+check 'a trace and a log in a folder that --out makes' "$binary" "${model[@]}" --steps 1 --out "$dir/with_trace" \
+    --trace "$dir/with_trace/t.json" --log "$dir/with_trace/l.jsonl"
+check 'nothing to evaluate either: --log names the run' bash -c "
+    '$binary' --model nano --from-scratch --steps 0 --export '$dir/none' --log '$dir/none.jsonl' && grep -q '^{\"run\":' '$dir/none.jsonl'"
 "$binary" "${model[@]}" --steps 1 --out "$dir/finished" >"$dir/finished.out" 2>&1
-check 'a finished run that is resumed writes its trace' bash -c "'$binary' ${model[*]} --steps 1 --out '$dir/finished' --resume --trace '$dir/finished.json' && python3 -m json.tool '$dir/finished.json'"
+check 'a finished run that is resumed writes its trace' bash -c "
+    '$binary' ${model[*]} --steps 1 --out '$dir/finished' --resume --trace '$dir/finished.json' &&
+    python3 -m json.tool '$dir/finished.json'"
 "$binary" "${model[@]}" --steps 1 --dkv-wire bf16 >"$dir/unsent.out" 2>&1
-check 'gradients that are not sent are not sent as bf16' bash -c "grep -q '^step *1/1' '$dir/unsent.out' && ! grep 'dKV sent as bf16' '$dir/unsent.out'"
+check 'gradients that are not sent are not sent as bf16' \
+    bash -c "grep -q '^step *1/1' '$dir/unsent.out' && ! grep 'dKV sent as bf16' '$dir/unsent.out'"
 core=$(taskset -cp $$ | sed 's/.*: \([0-9]*\).*/\1/') # the first that this test may use
-check 'a binding to one core that is not mpirun'"'"'s stays' ends_with 0 '^device .*, 1 thread,' taskset -c "$core" "$binary" "${model[@]}" --steps 1
+check 'a binding to one core that is not mpirun'"'"'s stays' \
+    ends_with 0 '^device .*, 1 thread,' taskset -c "$core" "$binary" "${model[@]}" --steps 1
 
 # The script that makes data touches no other file, whatever its name, also where its input is one of its own outputs.
 mkdir "$dir/own data"
@@ -345,30 +414,36 @@ echo mine >"$dir/own data/val.txt"
 check 'data from a text of one'"'"'s own' scripts/prepare_text.sh "$dir/own data" "$dir/own data/text.txt"
 check 'the same from another file' scripts/prepare_text.sh "$dir/own data" "$dir/own data/train.txt"
 gzip -c README.md >"$dir/text.gz"
-check 'a text whose name begins with -' bash -c 'cp "$1/own data/text.txt" "$1/-text" && script=$PWD/scripts/prepare_text.sh && cd "$1" && "$script" "own data" -text' _ "$dir"
+check 'a text whose name begins with -' bash -c '
+    cp "$1/own data/text.txt" "$1/-text" && script=$PWD/scripts/prepare_text.sh && cd "$1" && "$script" "own data" -text' _ "$dir"
 printf 'a text of thirty letters, a bit\n' >"$dir/short"
 printf 'too short\n' >"$dir/shorter"
 check 'a short text' ends_with 0 '32 bytes of text from 1 file; vocabulary 256' scripts/prepare_text.sh "$dir/short data" "$dir/short"
-check 'one too short to be divided' ends_with 2 '10 bytes; at least 20 are needed' scripts/prepare_text.sh "$dir/shorter data" "$dir/shorter"
-check 'a packed text is none' ends_with 2 "^error: $dir/text.gz: not a text but packed or binary" scripts/prepare_text.sh "$dir/packed" "$dir/text.gz"
-check 'and other files are as before' bash -c "cmp '$dir/own data/text.txt' '$dir/own data/train.txt' && [ \"\$(cat '$dir/own data/val.txt')\" = mine ] && [ \"\$(ls '$dir/own data' | wc -l)\" -eq 6 ]"
+check 'one too short to be divided' ends_with 2 '10 bytes; at least 20 are needed' \
+    scripts/prepare_text.sh "$dir/shorter data" "$dir/shorter"
+check 'a packed text is none' ends_with 2 "^error: $dir/text.gz: not a text but packed or binary" \
+    scripts/prepare_text.sh "$dir/packed" "$dir/text.gz"
+check 'and other files are as before' bash -c "cd '$dir/own data' &&
+    cmp text.txt train.txt && [ \"\$(cat val.txt)\" = mine ] && [ \"\$(ls | wc -l)\" -eq 6 ]"
 
 # text_to_tokens replaces token files, and nothing else: not an input, and no other file, as where OUT was forgotten.
 to_tokens() { ends_with "$1" "$2" build/cpu/text_to_tokens "${@:3}"; }
 printf 'First' >"$dir/a.txt"
 printf 'Second' >"$dir/b.txt"
 ln "$dir/a.txt" "$dir/link.txt"
-check 'the file to write was forgotten' to_tokens 2 "^error: $dir/a.txt: exists and is not a token file; the first argument is the file to write$" "$dir/a.txt" "$dir/b.txt"
+check 'the file to write was forgotten' \
+    to_tokens 2 "^error: $dir/a.txt: exists and is not a token file; the first argument is the file to write$" "$dir/a.txt" "$dir/b.txt"
 check 'and the text is as before' [ "$(cat "$dir/a.txt") $(ls "$dir"/a.txt*)" = "First $dir/a.txt" ]
 check 'a token file is made' to_tokens 0 '6 tokens' "$dir/b.bin" "$dir/b.txt"
 check 'it is not its own input' to_tokens 2 "^error: $dir/b.bin: is the file to write" "$dir/b.bin" "$dir/a.txt" "$dir/b.bin"
 ln "$dir/a.txt" "$dir/b.bin.part"
-check 'nor is its .part, under any name' to_tokens 2 "^error: $dir/link.txt: is the file to write, or its .part" "$dir/b.bin" "$dir/link.txt"
+check 'nor is its .part, under any name' to_tokens 2 "^error: $dir/link.txt: is the file to write, or its .part" \
+    "$dir/b.bin" "$dir/link.txt"
 rm "$dir/b.bin.part"
 check 'and it is replaced by others' to_tokens 0 '5 tokens' "$dir/b.bin" "$dir/a.txt"
 
-# What goes wrong late does not cost the model. Exit statuses: 1 for an incomplete log or trace, 2 where another attempt would find the export in its way;
-# 2 for bad validation data, which is found early, and divergence, which would happen again.
+# What goes wrong late does not cost the model. Exit statuses: 1 for an incomplete log or trace, 2 where another attempt would find the
+# export in its way; 2 for bad validation data, which is found early, and divergence, which would happen again.
 python3 -c "
 data = bytearray(open('$dir/data.bin', 'rb').read())
 data[1024 + 2 * 50:1024 + 2 * 50 + 2] = (999).to_bytes(2, 'little')
@@ -379,33 +454,47 @@ open('$dir/later.bin', 'wb').write(data)
 open('$dir/unlearnt.bin', 'wb').write(open('$dir/data.bin', 'rb').read())
 open('$dir/unlearnt.bin.mask', 'wb').write(bytes((len(data) - 1024) // 2))"
 ln -s /dev/full "$dir/full" # what removes it by mistake removes the link alone
-check 'a log on a full disk: a warning and status 1' ends_with 1 'warning: --log .*/full' "$binary" "${model[@]}" --steps 2 --log "$dir/full"
-check 'beside an export: status 2' ends_with 2 'warning: --log .*/full' "$binary" "${model[@]}" --steps 2 --log "$dir/full" --export "$dir/exported"
+check 'a log on a full disk: a warning and status 1' ends_with 1 'warning: --log .*/full' \
+    "$binary" "${model[@]}" --steps 2 --log "$dir/full"
+check 'beside an export: status 2' ends_with 2 'warning: --log .*/full' \
+    "$binary" "${model[@]}" --steps 2 --log "$dir/full" --export "$dir/exported"
 check 'and the export' [ -e "$dir/exported/model.safetensors" ]
-check 'the last update, of states on the host, is done before the export' "$binary" "${model[@]}" --steps 2 --offload-optimizer --export "$dir/hosted"
+check 'the last update, of states on the host, is done before the export' \
+    "$binary" "${model[@]}" --steps 2 --offload-optimizer --export "$dir/hosted"
 check 'which is the same' cmp "$dir"/{exported,hosted}/model.safetensors
 cp -r "$dir/exported" "$dir/broken"
 python3 -c "
 f = open('$dir/broken/model.safetensors', 'r+b')
 f.seek(-4, 2)
 f.write(b'\\x00\\x00\\xc0\\xff')"
-check 'an evaluation that is not a number: status 2' ends_with 2 'error: a validation loss is not finite' mpirun -np 2 "$binary" --model "$dir/broken" --seq-len 100 --cp 2 --steps 0 --val-data "$dir/data.bin" --eval-steps 1
+check 'an evaluation that is not a number: status 2' ends_with 2 'error: a validation loss is not finite' mpirun -np 2 \
+    "$binary" --model "$dir/broken" --seq-len 100 --cp 2 --steps 0 --val-data "$dir/data.bin" --eval-steps 1
 check 'it is nan, without a sign' [ "$(grep -c 'val loss .* nan' "$dir/shown") $(grep -c -- -nan "$dir/shown")" = '1 0' ]
-check 'an export in a new folder of states' bash -c "'$binary' ${model[*]} --steps 2 --out '$dir/together' --resume --export '$dir/together/hf' && cmp '$dir/together/hf/model.safetensors' '$dir/exported/model.safetensors'"
-check 'in a folder that is there already, too' bash -c "'$binary' ${model[*]} --steps 2 --out '$dir/together' --resume --export '$dir/together/again'"
-check 'a trace on a full disk: a warning with the reason' ends_with 1 '^warning: --trace .*/full: cannot be written: No space left on device' "$binary" "${model[@]}" --steps 2 --trace "$dir/full"
-check 'bad validation data: status 2' ends_with 2 'is 999' mpirun -np 2 "$binary" "${model[@]}" --cp 2 --steps 2 --val-data "good=$dir/data.bin,bad=$dir/beyond.bin" --eval-steps 1
+check 'an export in a new folder of states' bash -c "
+    '$binary' ${model[*]} --steps 2 --out '$dir/together' --resume --export '$dir/together/hf' &&
+    cmp '$dir/together/hf/model.safetensors' '$dir/exported/model.safetensors'"
+check 'in a folder that is there already, too' \
+    "$binary" "${model[@]}" --steps 2 --out "$dir/together" --resume --export "$dir/together/again"
+check 'a trace on a full disk: a warning with the reason' \
+    ends_with 1 '^warning: --trace .*/full: cannot be written: No space left on device' \
+    "$binary" "${model[@]}" --steps 2 --trace "$dir/full"
+check 'bad validation data: status 2' ends_with 2 'is 999' \
+    mpirun -np 2 "$binary" "${model[@]}" --cp 2 --steps 2 --val-data "good=$dir/data.bin,bad=$dir/beyond.bin" --eval-steps 1
 check 'before the first step, although the evaluation is after the last' bash -c "! grep '^step' '$dir/shown'"
-check 'also in what needles alone read' ends_with 2 'is 999' "$binary" "${model[@]}" --steps 2 --val-data "$dir/later.bin" --eval-steps 1 --eval-needles 9
+check 'also in what needles alone read' ends_with 2 'is 999' \
+    "$binary" "${model[@]}" --steps 2 --val-data "$dir/later.bin" --eval-steps 1 --eval-needles 9
 check 'data that no evaluation reads does not count' "$binary" "${model[@]}" --steps 2 --val-data "$dir/later.bin" --eval-steps 1
-check 'divergence: status 2' ends_with 2 'error: step .*: loss .* lower --lr' "$binary" "${model[@]}" --steps 30 --lr 100 --grad-clip 0 --weight-decay 100
+check 'divergence: status 2' ends_with 2 'error: step .*: loss .* lower --lr' \
+    "$binary" "${model[@]}" --steps 30 --lr 100 --grad-clip 0 --weight-decay 100
 check 'nan has no sign' [ "$(grep -cw nan "$dir/shown") $(grep -c -- -nan "$dir/shown")" = '2 0' ]
-check 'no label at all: a warning' ends_with 0 'warning: step 1: none of its tokens is a label' "$binary" --model nano --from-scratch --train-data "$dir/unlearnt.bin" --seq-len 100 --steps 2 --log "$dir/unlearnt.jsonl"
+check 'no label at all: a warning' ends_with 0 'warning: step 1: none of its tokens is a label' \
+    "$binary" "${nano[@]}" --train-data "$dir/unlearnt.bin" --steps 2 --log "$dir/unlearnt.jsonl"
 check 'once' [ "$(grep -c 'none of its tokens is a label' "$dir/shown")" -eq 1 ]
 check 'the log names the program, the device and the size of the model' python3 -c "
 import json
 r = json.loads(open('$dir/unlearnt.jsonl').readline())['run']
-assert r['version'] and r['device'] and r['parameters'] == 2 * 256 * 64 + 64 + 2 * (2 * 64 + 64 * (64 + 2 * 32) + 64 * 64 + 3 * 64 * 176), r"
+assert r['version'] and r['device'], r
+assert r['parameters'] == 2 * 256 * 64 + 64 + 2 * (2 * 64 + 64 * (64 + 2 * 32) + 64 * 64 + 3 * 64 * 176), r"
 check 'and no loss' [ "$(grep -c '"loss":null' "$dir/unlearnt.jsonl")" = 2 ]
 
 # Steps without a label, here every other one or so, change nothing, wherever the states are.
@@ -415,65 +504,84 @@ open('$dir/half.bin', 'wb').write(open('$dir/data.bin', 'rb').read())
 open('$dir/half.bin.mask', 'wb').write(bytes(n // 2) + b'\1' * (n - n // 2))"
 half=(--model nano --from-scratch --train-data "$dir/half.bin" --seq-len 100 --steps 8)
 for ranks in 1 2; do
-    mpirun -np $ranks "$binary" "${half[@]}" --cp $ranks --zero-params full --log "$dir/half.jsonl" --export "$dir/half$ranks" >"$dir/out" 2>&1 </dev/null
-    mpirun -np $ranks "$binary" "${half[@]}" --cp $ranks --zero-params full --offload-optimizer --offload-gradients --offload-parameters --export "$dir/half$ranks-hosted" >"$dir/out" 2>&1 </dev/null
-    check "steps without a label, $ranks ranks: the same model with all states on the host" cmp "$dir/half$ranks/model.safetensors" "$dir/half$ranks-hosted/model.safetensors"
+    sharded=(mpirun -np $ranks "$binary" "${half[@]}" --cp $ranks --zero-params full)
+    "${sharded[@]}" --log "$dir/half.jsonl" --export "$dir/half$ranks" >"$dir/out" 2>&1 </dev/null
+    "${sharded[@]}" "${on_host[@]}" --export "$dir/half$ranks-hosted" >"$dir/out" 2>&1 </dev/null
+    check "steps without a label, $ranks ranks: the same model with all states on the host" \
+        cmp "$dir/half$ranks/model.safetensors" "$dir/half$ranks-hosted/model.safetensors"
 done
 check 'some steps have labels, some have none' python3 -c "
 import json
 run, *rows = [json.loads(line) for line in open('$dir/half.jsonl')]
-assert run['run']['parameters'] == 2 * 256 * 64 + 64 + 2 * (2 * 64 + 64 * (64 + 2 * 32) + 64 * 64 + 3 * 64 * 176), run
-assert run['run']['ranks'] == 2 and run['run']['options']['cp'] == '2' and run['run']['options']['lr'] == '0.0003' and run['run']['steps_done'] == 0, run
+run = run['run']
+assert run['parameters'] == 2 * 256 * 64 + 64 + 2 * (2 * 64 + 64 * (64 + 2 * 32) + 64 * 64 + 3 * 64 * 176), run
+assert run['ranks'] == 2 and run['options']['cp'] == '2' and run['options']['lr'] == '0.0003' and run['steps_done'] == 0, run
 none = [row['labels'] == 0 for row in rows]
 assert any(none) and not all(none) and all((row['loss'] is None) == empty for row, empty in zip(rows, none)), rows"
-check 'a step without a label' "$binary" --model nano --from-scratch --train-data "$dir/unlearnt.bin" --seq-len 100 --steps 2 --export "$dir/unchanged"
+check 'a step without a label' "$binary" "${nano[@]}" --train-data "$dir/unlearnt.bin" --steps 2 --export "$dir/unchanged"
 check 'and the model without it' "$binary" --model nano --from-scratch --steps 0 --export "$dir/untrained"
 check 'are the same' cmp "$dir/unchanged/model.safetensors" "$dir/untrained/model.safetensors"
 
 # --log is one run's at a time; a run that trains from the beginning replaces it, an evaluation appends.
 cp "$dir/half.jsonl" "$dir/kept.jsonl"
-check 'an evaluation appends to a log' "$binary" --model nano --from-scratch --steps 0 --seq-len 100 --val-data "$dir/data.bin" --log "$dir/kept.jsonl"
-check 'with the number of its tokens' bash -c "[ \$(wc -l <'$dir/kept.jsonl') -eq 11 ] && tail -1 '$dir/kept.jsonl' | grep -q '\"val_loss\":[0-9.]*,\"val_tokens\":1000}'"
+check 'an evaluation appends to a log' "$binary" "${nano[@]}" --steps 0 --val-data "$dir/data.bin" --log "$dir/kept.jsonl"
+check 'with the number of its tokens' bash -c "[ \$(wc -l <'$dir/kept.jsonl') -eq 11 ] &&
+    tail -1 '$dir/kept.jsonl' | grep -q '\"val_loss\":[0-9.]*,\"val_tokens\":1000}'"
 check 'however it is locked' ends_with 2 'another run writes it' flock -s "$dir/kept.jsonl" "$binary" "${half[@]}" --log "$dir/kept.jsonl"
 check 'what is no file is for all' flock /dev/null "$binary" "${model[@]}" --steps 1 --log /dev/null
 cp "$dir/data.bin" "$dir/precious.bin"
 cp "$dir/data.bin" "$dir/worse.bin"
 for option in --log --trace; do
-    check "$option does not replace a token file" ends_with 2 "^error: $option .*/precious.bin: is a file of another kind, which would be lost" "$binary" "${model[@]}" --steps 1 $option "$dir/precious.bin"
+    check "$option does not replace a token file" \
+        ends_with 2 "^error: $option .*/precious.bin: is a file of another kind, which would be lost" \
+        "$binary" "${model[@]}" --steps 1 $option "$dir/precious.bin"
 done
 echo '{"model_type": "llama"}' >"$dir/precious.json"
 cp "$dir/precious.json" "$dir/kept.json"
-check 'nor a config.json' ends_with 2 '^error: --log .*/precious.json: is a file of another kind' "$binary" "${model[@]}" --steps 1 --log "$dir/precious.json"
-check '--plan-json neither, another JSON file' ends_with 2 '^error: --plan-json .*/precious.json: is a file of another kind' "$binary" --model tiny --plan --ranks 2 --cluster cpu --plan-json "$dir/precious.json"
+check 'nor a config.json' ends_with 2 '^error: --log .*/precious.json: is a file of another kind' \
+    "$binary" "${model[@]}" --steps 1 --log "$dir/precious.json"
+plan=("$binary" --model tiny --plan --cluster cpu --ranks)
+check '--plan-json neither, another JSON file' ends_with 2 '^error: --plan-json .*/precious.json: is a file of another kind' \
+    "${plan[@]}" 2 --plan-json "$dir/precious.json"
 check 'that is as before, too' cmp "$dir/kept.json" "$dir/precious.json"
-for n in 1 2; do check "a plan replaces a plan, $n" "$binary" --model tiny --plan --ranks 2 --cluster cpu --plan-json "$dir/replaced.json"; done
-check 'a plan on a full disk: status 1' ends_with 1 '^error: --plan-json /dev/full: cannot be written: No space left on device' "$binary" --model tiny --plan --ranks 2 --cluster cpu --plan-json /dev/full
+for n in 1 2; do check "a plan replaces a plan, $n" "${plan[@]}" 2 --plan-json "$dir/replaced.json"; done
+check 'a plan on a full disk: status 1' ends_with 1 '^error: --plan-json /dev/full: cannot be written: No space left on device' \
+    "${plan[@]}" 2 --plan-json /dev/full
 check 'that is no file, and stays' [ -c /dev/full ]
 cp "$dir/replaced.json" "$dir/before.json"
-check 'a plan over another one on a full disk: status 1' ends_with 1 '^error: --plan-json .*/replaced.json: cannot be written: No space left on device' \
-    on_full_disk "$binary" --model tiny --plan --ranks 4 --cluster cpu --plan-json "$dir/replaced.json"
+check 'a plan over another one on a full disk: status 1' \
+    ends_with 1 '^error: --plan-json .*/replaced.json: cannot be written: No space left on device' \
+    on_full_disk "${plan[@]}" 4 --plan-json "$dir/replaced.json"
 check 'which stays' cmp "$dir/before.json" "$dir/replaced.json"
 check 'and nothing of the new one' [ ! -e "$dir/replaced.json.unfinished" ]
-check 'a plan replaces another one' "$binary" --model tiny --plan --ranks 4 --cluster cpu --plan-json "$dir/replaced.json"
-check 'whole' bash -c "python3 -m json.tool '$dir/replaced.json' && ! cmp -s '$dir/before.json' '$dir/replaced.json' && [ ! -e '$dir/replaced.json.unfinished' ]"
+check 'a plan replaces another one' "${plan[@]}" 4 --plan-json "$dir/replaced.json"
+check 'whole' bash -c "python3 -m json.tool '$dir/replaced.json' &&
+    ! cmp -s '$dir/before.json' '$dir/replaced.json' && [ ! -e '$dir/replaced.json.unfinished' ]"
 ln -s replaced.json "$dir/link.json"
-check 'through a link, which stays' bash -c "'$binary' --model tiny --plan --ranks 2 --cluster cpu --plan-json '$dir/link.json' && [ -L '$dir/link.json' ] && cmp '$dir/before.json' '$dir/replaced.json'"
+check 'through a link, which stays' bash -c "
+    ${plan[*]} 2 --plan-json '$dir/link.json' && [ -L '$dir/link.json' ] && cmp '$dir/before.json' '$dir/replaced.json'"
 full_output() { "$@" >/dev/full; }
 lost='^error: standard output cannot be written: No space left on device$'
 check 'a help that is lost: status 1' ends_with 1 "$lost" full_output "$binary" --help
-check 'a plan that is lost, too' ends_with 1 "$lost" full_output "$binary" --model tiny --plan --ranks 2 --cluster cpu
+check 'a plan that is lost, too' ends_with 1 "$lost" full_output "${plan[@]}" 2
 check 'and a dry run' ends_with 1 "$lost" full_output "$binary" --model nano --dry-run
 check 'and what a run prints' ends_with 1 "$lost" full_output "$binary" "${model[@]}" --steps 2 --export "$dir/unseen"
 check 'which is done' [ -e "$dir/unseen/model.safetensors" ]
 check 'a user error is one all the same' ends_with 2 '^error: unknown option --nothing' full_output "$binary" --nothing
 for n in 1 2; do check "a trace replaces a trace, $n" "$binary" "${model[@]}" --steps 1 --trace "$dir/replaced.trace"; done
-check 'one file for log and trace' ends_with 2 '^error: --log .*/twice is a file of --trace, too' "$binary" "${model[@]}" --steps 1 --log "$dir/twice" --trace "$dir/twice"
-check 'and of one rank' ends_with 2 '^error: --log .*/twice.rank1 is a file' mpirun -np 2 "$binary" "${model[@]}" --hp 2 --steps 1 --log "$dir/twice.rank1" --trace "$dir/twice"
+check 'one file for log and trace' ends_with 2 '^error: --log .*/twice is a file of --trace, too' \
+    "$binary" "${model[@]}" --steps 1 --log "$dir/twice" --trace "$dir/twice"
+check 'and of one rank' ends_with 2 '^error: --log .*/twice.rank1 is a file' \
+    mpirun -np 2 "$binary" "${model[@]}" --hp 2 --steps 1 --log "$dir/twice.rank1" --trace "$dir/twice"
 check 'neither is written' [ -z "$(ls "$dir"/twice* 2>/dev/null)" ]
-check '--plan-json replaces no token file' ends_with 2 '^error: --plan-json .*/precious.bin: is a file of another kind' "$binary" --model tiny --plan --ranks 2 --cluster cpu --plan-json "$dir/precious.bin"
-check 'nor does a log go where the standard output goes' ends_with 2 '^error: --log .*/shown: standard output goes to this file, too' "$binary" "${model[@]}" --steps 1 --log "$dir/shown"
-check 'nor a plan' ends_with 2 '^error: --plan-json /dev/stdout: standard output goes to this file, too' "$binary" --model tiny --plan --ranks 2 --cluster cpu --plan-json /dev/stdout
-check '--cluster-out neither, before anything is measured' ends_with 2 '^error: --cluster-out .*/precious.bin: is a file of another kind' "$binary" --calibrate --cluster-out "$dir/precious.bin"
+check '--plan-json replaces no token file' ends_with 2 '^error: --plan-json .*/precious.bin: is a file of another kind' \
+    "${plan[@]}" 2 --plan-json "$dir/precious.bin"
+check 'nor does a log go where the standard output goes' ends_with 2 '^error: --log .*/shown: standard output goes to this file, too' \
+    "$binary" "${model[@]}" --steps 1 --log "$dir/shown"
+check 'nor a plan' ends_with 2 '^error: --plan-json /dev/stdout: standard output goes to this file, too' \
+    "${plan[@]}" 2 --plan-json /dev/stdout
+check '--cluster-out neither, before anything is measured' ends_with 2 '^error: --cluster-out .*/precious.bin: is a file of another kind' \
+    "$binary" --calibrate --cluster-out "$dir/precious.bin"
 check 'it is as before' cmp "$dir/data.bin" "$dir/precious.bin"
 mkdir "$dir/elsewhere"
 ln -s "$dir/elsewhere/linked.jsonl" "$dir/linked.jsonl"
@@ -481,21 +589,30 @@ check 'a log by a link to what is not there yet' "$binary" "${model[@]}" --steps
 check 'is written there' [ -L "$dir/linked.jsonl" -a -s "$dir/elsewhere/linked.jsonl" ]
 cp "$dir/kept.jsonl" "$dir/cut.jsonl"
 truncate -s -100 "$dir/cut.jsonl"
-check 'what is appended to a log that was cut' "$binary" --model nano --from-scratch --steps 0 --seq-len 100 --val-data "$dir/data.bin" --log "$dir/cut.jsonl"
+check 'what is appended to a log that was cut' "$binary" "${nano[@]}" --steps 0 --val-data "$dir/data.bin" --log "$dir/cut.jsonl"
 check 'begins a line' [ "$(tail -2 "$dir/cut.jsonl" | grep -c '^{"run":\|^{"step":')" -eq 2 ]
-check 'a log of an evaluation alone: why it cannot be written' ends_with 1 '^warning: --log /dev/full: not all of it could be written: No space left on device' \
-    "$binary" --model nano --from-scratch --steps 0 --seq-len 100 --val-data "$dir/data.bin" --log /dev/full
-check 'a log that cannot be written: status 1' ends_with 1 '^warning: --log /dev/full: not all of it could be written: No space left on device' "$binary" "${model[@]}" --steps 3 --log /dev/full
-check 'it was said before the second step, once' [ "$(grep -n '^warning: --log /dev/full: cannot be written any more: No space left\|^step *2/3' "$dir/shown" | sed 's/^[0-9]*://; s/ .*//' | xargs)" = 'warning: step' ]
+check 'a log of an evaluation alone: why it cannot be written' \
+    ends_with 1 '^warning: --log /dev/full: not all of it could be written: No space left on device' \
+    "$binary" "${nano[@]}" --steps 0 --val-data "$dir/data.bin" --log /dev/full
+check 'a log that cannot be written: status 1' \
+    ends_with 1 '^warning: --log /dev/full: not all of it could be written: No space left on device' \
+    "$binary" "${model[@]}" --steps 3 --log /dev/full
+said=$(grep '^warning: --log /dev/full: cannot be written any more: No space left\|^step *2/3' "$dir/shown" | sed 's/ .*//' | xargs)
+check 'it was said before the second step, once' [ "$said" = 'warning: step' ]
 cp "$dir/cut.jsonl" "$dir/before.jsonl"
 printf '\377\377' | dd of="$dir/worse.bin" bs=1 seek=1100 conv=notrunc 2>/dev/null
-check 'bad validation data, read at the first evaluation' ends_with 2 'worse.bin: ' "$binary" "${model[@]}" --steps 3 --val-data "$dir/worse.bin" --eval-every 1 --log "$dir/cut.jsonl"
+check 'bad validation data, read at the first evaluation' ends_with 2 'worse.bin: ' \
+    "$binary" "${model[@]}" --steps 3 --val-data "$dir/worse.bin" --eval-every 1 --log "$dir/cut.jsonl"
 check 'leaves the log as it was' cmp "$dir/before.jsonl" "$dir/cut.jsonl"
 mkdir "$dir"/{learnt,validated}
-for folder in learnt validated; do cp "$dir/other.bin" "$dir/$folder/a.bin" && ln -s "$dir/data.bin" "$dir/$folder/b.bin" && cp "$dir/other.bin" "$dir/$folder/c.bin"; done
-check 'training data that is validated on is noted' ends_with 0 '^note: --train-data holds .*/validated/b.bin, on which --val-data evaluates$' "$binary" --model nano --from-scratch --seq-len 100 \
-    --steps 1 --train-data "$dir/other.bin:0.3,$dir/learnt/*.bin:0.7" --val-data "one=$dir/validated/a.bin,all=$dir/validated/*.bin" --eval-steps 1
-check 'a log that another run writes is refused' ends_with 2 'another run writes it' flock "$dir/kept.jsonl" "$binary" "${half[@]}" --log "$dir/kept.jsonl"
+for folder in learnt validated; do
+    cp "$dir/other.bin" "$dir/$folder/a.bin" && ln -s "$dir/data.bin" "$dir/$folder/b.bin" && cp "$dir/other.bin" "$dir/$folder/c.bin"
+done
+check 'training data that is validated on is noted' \
+    ends_with 0 '^note: --train-data holds .*/validated/b.bin, on which --val-data evaluates$' "$binary" "${nano[@]}" --steps 1 \
+    --train-data "$dir/other.bin:0.3,$dir/learnt/*.bin:0.7" --val-data "one=$dir/validated/a.bin,all=$dir/validated/*.bin" --eval-steps 1
+check 'a log that another run writes is refused' ends_with 2 'another run writes it' \
+    flock "$dir/kept.jsonl" "$binary" "${half[@]}" --log "$dir/kept.jsonl"
 check 'and not touched' [ "$(wc -l <"$dir/kept.jsonl")" -eq 11 ]
 mkfifo "$dir/fifo"
 timeout 60 cat "$dir/fifo" >"$dir/piped.jsonl" &
@@ -505,7 +622,8 @@ check 'arrives whole' [ "$(wc -l <"$dir/piped.jsonl")" -eq 9 ]
 
 # What the user of a pretrained model may have forgotten is noted; what was given is not.
 pretrained=("$binary" --model test/golden/folder_f32 --train-data "$dir/data.bin" --seq-len 400 --steps 1)
-check 'a longer context and the default rate are noted' ends_with 0 'note: 400 tokens are more than the 384 that the model was made for, and its RoPE' "${pretrained[@]}"
+check 'a longer context and the default rate are noted' \
+    ends_with 0 'note: 400 tokens are more than the 384 that the model was made for, and its RoPE' "${pretrained[@]}"
 check 'the latter, too' grep -q 'note: --lr 0.0003 is for training from random parameters' "$dir/shown"
 check 'none of what was given' ends_with 0 '^step *1/1' "${pretrained[@]}" --lr 1e-5 --rope-theta 1e6
 check 'is noted' [ "$(grep -c '^note: ' "$dir/shown")" -eq 0 ]
@@ -525,18 +643,25 @@ for i in range(1024 + 2 * 100, len(data), 2): data[i] ^= 1
 open('$dir/first.bin', 'wb').write(data)"
 for name in data first; do
     for end in none 48; do
-        "$binary" --model nano --from-scratch --seq-len 100 --steps 0 --document-end $end --val-data "$dir/$name.bin" --eval-steps 1 --eval-needles 1 --log "$dir/needles-$name-$end.jsonl" >"$dir/out" 2>&1
+        "$binary" "${nano[@]}" --steps 0 --document-end $end --val-data "$dir/$name.bin" --eval-steps 1 --eval-needles 1 \
+            --log "$dir/needles-$name-$end.jsonl" >"$dir/out" 2>&1
     done
 done
-check 'a haystack is one document, and the same for each depth' [ "$(sed -n 's/.*"needle_accuracy"/"needle_accuracy"/p' "$dir"/needles-*.jsonl | sort | uniq -c | awk '{print $1}')" = 4 ]
-check 'samples of two steps' "$binary" "${model[@]}" --steps 2 --lr 1e-30 --sample-every 1 --sample-tokens 20 --sample-temperature 10 --log "$dir/drawn.jsonl"
+check 'a haystack is one document, and the same for each depth' \
+    [ "$(sed -n 's/.*"needle_accuracy"/"needle_accuracy"/p' "$dir"/needles-*.jsonl | sort | uniq -c | awk '{print $1}')" = 4 ]
+check 'samples of two steps' "$binary" "${model[@]}" --steps 2 --lr 1e-30 \
+    --sample-every 1 --sample-tokens 20 --sample-temperature 10 --log "$dir/drawn.jsonl"
 check 'are two draws, and so are their tokens' python3 -c "
 import json
 drawn = [row['sample_tokens'] for row in map(json.loads, open('$dir/drawn.jsonl')) if 'sample_tokens' in row]
 assert len(drawn) == 2 and drawn[0] != drawn[1] and all(len(set(tokens)) > 10 for tokens in drawn), drawn"
-used() { "$binary" "${model[@]}" --steps 3 --lr 3e-3 --warmup 2 --log "$dir/used.jsonl" "$@" >"$dir/out" 2>&1 && tail -1 "$dir/used.jsonl" | sed 's/.*"loss":\([0-9.]*\).*/\1/'; }
+used() { # option...: trains with it and prints the last loss
+    "$binary" "${model[@]}" --steps 3 --lr 3e-3 --warmup 2 --log "$dir/used.jsonl" "$@" >"$dir/out" 2>&1 &&
+        tail -1 "$dir/used.jsonl" | sed 's/.*"loss":\([0-9.]*\).*/\1/'
+}
 plain=$(used)
-check 'the first rate of a warm-up of 2 steps, then all of it' [ "$(sed -n 's/^{"step".*"lr":\([0-9.e-]*\).*/\1/p' "$dir/used.jsonl" | head -2 | xargs)" = '0.0015 0.003' ]
+check 'the first rate of a warm-up of 2 steps, then all of it' \
+    [ "$(sed -n 's/^{"step".*"lr":\([0-9.e-]*\).*/\1/p' "$dir/used.jsonl" | head -2 | xargs)" = '0.0015 0.003' ]
 for option in '--beta1 0.5' '--beta2 0.9' '--eps 1e-3' '--weight-decay 10' '--grad-clip 0.01'; do
     loss=$(used $option)
     check "$option is used" [ -n "$loss" -a "$loss" != "$plain" ]
@@ -552,19 +677,26 @@ for name, t in json.loads(data[8:8 + n]).items():
     if 'norm' in name: assert set(x) == {1}, name; continue
     assert tuple(x[:9]) not in seen, name
     seen.add(tuple(x[:9]))
-    assert abs(statistics.pstdev(x) / (0.01 if 'o_proj' in name or 'down_proj' in name else 0.02) - 1) < 0.05, (name, statistics.pstdev(x))"
-check '--verify without training' ends_with 0 '^verified ' "$binary" --model nano --from-scratch --seq-len 100 --steps 0 --val-data "$dir/data.bin" --eval-steps 1 --verify
+    deviation = statistics.pstdev(x)
+    assert abs(deviation / (0.01 if 'o_proj' in name or 'down_proj' in name else 0.02) - 1) < 0.05, (name, deviation)"
+check '--verify without training' ends_with 0 '^verified ' \
+    "$binary" "${nano[@]}" --steps 0 --val-data "$dir/data.bin" --eval-steps 1 --verify
 for steps in 0 1; do
-    "$binary" --model tiny --from-scratch --train-data "$dir/unlearnt.bin" --val-data "$dir/data.bin" --seq-len 100 --eval-steps 2 --steps $steps --log "$dir/eval-of-$steps.jsonl" >"$dir/out" 2>&1
+    "$binary" --model tiny --from-scratch --train-data "$dir/unlearnt.bin" --val-data "$dir/data.bin" --seq-len 100 \
+        --eval-steps 2 --steps $steps --log "$dir/eval-of-$steps.jsonl" >"$dir/out" 2>&1
     check "4 layers, --steps $steps" [ $? -eq 0 ]
 done
-check 'the same evaluation with and without memory for training' [ "$(grep -ho '"val_loss":.*' "$dir"/eval-of-?.jsonl | sort | uniq -c | awk '{print $1}')" = 2 ]
+check 'the same evaluation with and without memory for training' \
+    [ "$(grep -ho '"val_loss":.*' "$dir"/eval-of-?.jsonl | sort | uniq -c | awk '{print $1}')" = 2 ]
 build/cpu/text_to_tokens "$dir/five.bin" "$dir/a.txt" >"$dir/out"
-check 'tokens that are in no sample' ends_with 0 '; no sample holds the last 1 token$' "$binary" --model nano --from-scratch --train-data "$dir/five.bin" --seq-len 2 --steps 1
+check 'tokens that are in no sample' ends_with 0 '; no sample holds the last 1 token$' \
+    "$binary" --model nano --from-scratch --train-data "$dir/five.bin" --seq-len 2 --steps 1
 python3 -c "import struct; open('$dir/wide.bin', 'wb').write(struct.pack('<3i', 20240801, 7, 1) + bytes(1012 + 4))"
 check 'token files of 32 bits are replaced, too' ends_with 0 '5 tokens' build/cpu/text_to_tokens "$dir/wide.bin" "$dir/a.txt"
 touch "$dir/wide.bin.mask"
-check 'those with a loss mask are not: it would be taken for that of the new tokens' to_tokens 2 'wide.bin.mask: the loss mask of other tokens' "$dir/wide.bin" "$dir/a.txt"
+check 'those with a loss mask are not: it would be taken for that of the new tokens' \
+    to_tokens 2 'wide.bin.mask: the loss mask of other tokens' "$dir/wide.bin" "$dir/a.txt"
 
-check '--deterministic: the CPU device always is' bash -c "$binary --model nano --from-scratch --train-data '$dir/data.bin' --seq-len 64 --steps 1 --deterministic | grep -q 'repeatable  yes'"
+check '--deterministic: the CPU device always is' bash -c "
+    $binary --model nano --from-scratch --train-data '$dir/data.bin' --seq-len 64 --steps 1 --deterministic | grep -q 'repeatable  yes'"
 closing_line

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# dev/tokenize_text.py: text, JSON lines and gzip become token files that the trainer reads, the same with any number of processes. Documents end
-# with a token, prompts and what others say in chats are masked, files are cut at --shard-tokens.
+# dev/tokenize_text.py: text, JSON lines and gzip become token files that the trainer reads, the same with any number of processes.
+# Documents end with a token, prompts and what others say in chats are masked, files are cut at --shard-tokens.
 # Skipped where the packages tokenizers and jinja2 are neither installed nor can be.
 source "$(dirname "$0")/shell.sh"
 python=python3
@@ -8,7 +8,8 @@ if ! $python -c 'import tokenizers, jinja2' 2>"$dir/why"; then # into build/, on
     python=build/tokenizers/bin/python3
     if ! $python -c 'import tokenizers, jinja2' 2>"$dir/why"; then
         rm -rf build/tokenizers
-        if ! { timeout 60 python3 -m venv build/tokenizers && timeout 120 $python -m pip install -q --disable-pip-version-check $(grep -E '^(tokenizers|jinja2)=' dev/requirements.txt); } >"$dir/why" 2>&1; then
+        if ! { timeout 60 python3 -m venv build/tokenizers && timeout 120 $python -m pip install -q --disable-pip-version-check \
+            $(grep -E '^(tokenizers|jinja2)=' dev/requirements.txt); } >"$dir/why" 2>&1; then
             echo "no Python packages tokenizers and jinja2, and they cannot be installed: $(tail -1 "$dir/why")"
             exit 77
         fi
@@ -21,14 +22,19 @@ import array, glob, gzip, json, sys
 if sys.argv[1] == "make":
     vocabulary = {chr(c) if c > 32 else chr(256 + c): c for c in range(96)}
     level = dict(type="ByteLevel", add_prefix_space=False, trim_offsets=False, use_regex=False)
-    special = [dict(id=96 + i, content=t, single_word=False, lstrip=False, rstrip=False, normalized=False, special=True) for i, t in enumerate(("<begin>", "<end>"))]
+    special = [dict(id=96 + i, content=t, single_word=False, lstrip=False, rstrip=False, normalized=False, special=True)
+               for i, t in enumerate(("<begin>", "<end>"))]
     begin = dict(SpecialToken=dict(id="<begin>", type_id=0))
-    post = dict(type="TemplateProcessing", single=[begin, dict(Sequence=dict(id="A", type_id=0))], pair=[begin, dict(Sequence=dict(id="A", type_id=0)), dict(Sequence=dict(id="B", type_id=0))],
+    first, second = (dict(Sequence=dict(id=text, type_id=0)) for text in "AB")
+    post = dict(type="TemplateProcessing", single=[begin, first], pair=[begin, first, second],
                 special_tokens={"<begin>": dict(id="<begin>", ids=[96], tokens=["<begin>"])})
-    json.dump(dict(version="1.0", truncation=dict(direction="Right", max_length=16, strategy="LongestFirst", stride=0), # which the last user left there
-                   padding=dict(strategy=dict(Fixed=16), direction="Right", pad_to_multiple_of=None, pad_id=97, pad_type_id=0, pad_token="<end>"), added_tokens=special, normalizer=None, pre_tokenizer=level, post_processor=post, decoder=level,
-                   model=dict(type="BPE", dropout=None, unk_token=None, continuing_subword_prefix=None, end_of_word_suffix=None, fuse_unk=False,
-                              byte_fallback=False, vocab=vocabulary, merges=[])), open(sys.argv[2], "w"))
+    # What the last user left there.
+    truncation = dict(direction="Right", max_length=16, strategy="LongestFirst", stride=0)
+    padding = dict(strategy=dict(Fixed=16), direction="Right", pad_to_multiple_of=None, pad_id=97, pad_type_id=0, pad_token="<end>")
+    model = dict(type="BPE", dropout=None, unk_token=None, continuing_subword_prefix=None, end_of_word_suffix=None, fuse_unk=False,
+                 byte_fallback=False, vocab=vocabulary, merges=[])
+    json.dump(dict(version="1.0", truncation=truncation, padding=padding, added_tokens=special, normalizer=None, pre_tokenizer=level,
+                   post_processor=post, decoder=level, model=model), open(sys.argv[2], "w"))
     sys.exit()
 what, folder = sys.argv[2], sys.argv[3]
 encode = lambda text: list(text.encode())
@@ -68,19 +74,23 @@ tokenize() { # name option...
     $python dev/tokenize_text.py --tokenizer "$dir/tokenizer.json" --out "$dir/$name" --end '<end>' --processes 1 "$@"
 }
 for processes in 1 3; do
-    check "text and lines, $processes processes" tokenize "all$processes" --processes $processes --shard-tokens 1000000 "$dir/long.txt" "$dir/lines.jsonl.gz"
+    check "text and lines, $processes processes" \
+        tokenize "all$processes" --processes $processes --shard-tokens 1000000 "$dir/long.txt" "$dir/lines.jsonl.gz"
     check "they are the characters, $processes processes" $python "$dir/expect.py" check all "$dir" "$dir/all$processes" 1000000
 done
-check 'prompts and completions, in one file' tokenize pairs1 --prompt prompt --completion answer "$dir/pairs.jsonl"
-check 'prompts and completions' tokenize pairs --prompt prompt --completion answer --shard-tokens 100 "$dir/pairs.jsonl"
+pairs=(--prompt prompt --completion answer)
+check 'prompts and completions, in one file' tokenize pairs1 "${pairs[@]}" "$dir/pairs.jsonl"
+check 'prompts and completions' tokenize pairs "${pairs[@]}" --shard-tokens 100 "$dir/pairs.jsonl"
 cp "$dir/why" "$dir/pairs.out"
 check 'they are the characters, and completions are learnt' $python "$dir/expect.py" check pairs "$dir" "$dir/pairs" 100
-check 'the trainer reads both' "$binary" --model tiny --from-scratch --threads 1 --steps 1 --seq-len 256 --document-end 97 --train-data "$dir/pairs_*.bin:0.5,$dir/all3_*.bin:0.5"
+check 'the trainer reads both' "$binary" --model tiny --from-scratch --threads 1 --steps 1 --seq-len 256 --document-end 97 \
+    --train-data "$dir/pairs_*.bin:0.5,$dir/all3_*.bin:0.5"
 # --sequence: whole documents in samples of 50 tokens. One of 50, one of 120 (two samples and 20), short ones.
-printf '%s\n' "$(printf 'A%.0s' $(seq 48))" "$(printf 'B%.0s' $(seq 118))" $(for n in $(seq 40 -1 1); do printf 'C%.0s' $(seq $n); echo; done) |
+printf '%s\n' "$(printf 'A%.0s' $(seq 48))" "$(printf 'B%.0s' $(seq 118))" \
+    $(for n in $(seq 40 -1 1); do printf 'C%.0s' $(seq $n); echo; done) |
     awk '{printf "{\"prompt\": \"%s\", \"answer\": \"%s\"}\n", substr($0, 1, 1), substr($0, 2)}' >"$dir/lengths.jsonl"
-check 'samples of whole documents' tokenize samples --prompt prompt --completion answer --sequence 50 --shard-tokens 170 "$dir/lengths.jsonl"
-check 'the same from 3 processes' tokenize samples3 --processes 3 --prompt prompt --completion answer --sequence 50 --shard-tokens 170 "$dir/lengths.jsonl"
+check 'samples of whole documents' tokenize samples "${pairs[@]}" --sequence 50 --shard-tokens 170 "$dir/lengths.jsonl"
+check 'the same from 3 processes' tokenize samples3 --processes 3 "${pairs[@]}" --sequence 50 --shard-tokens 170 "$dir/lengths.jsonl"
 check 'byte by byte' bash -c "cat '$dir'/samples_*.bin | cmp - <(cat '$dir'/samples3_*.bin)"
 check 'no document is cut that fits, none is lost, what fills up is not learnt' $python - "$dir" <<'PY'
 import array, glob, sys
@@ -104,18 +114,20 @@ for n, sample in enumerate(samples):
 assert sorted(lengths) == sorted([50, 50, 50, 20] + [n + 2 for n in range(1, 41)]), lengths
 assert filled == 50 * len(samples) - sum(lengths) and filled < 50 * len(samples) / 20, (len(samples), filled)
 PY
-check 'lengths with a suffix' ends_with 0 'to fill up samples of 1024$' tokenize suffix --prompt prompt --completion answer --sequence 1K "$dir/lengths.jsonl"
-check 'the trainer reads them' "$binary" --model tiny --from-scratch --threads 1 --steps 1 --seq-len 50 --document-end 97 --train-data "$dir/samples_*.bin"
+check 'lengths with a suffix' ends_with 0 'to fill up samples of 1024$' tokenize suffix "${pairs[@]}" --sequence 1K "$dir/lengths.jsonl"
+check 'the trainer reads them' "$binary" --model tiny --from-scratch --threads 1 --steps 1 --seq-len 50 --document-end 97 \
+    --train-data "$dir/samples_*.bin"
 refused() { # text option...
     local text=$1
     shift
     tokenize "$@" >"$dir/shown" 2>&1
     [ $? -eq 2 ] && grep -q -- "$text" "$dir/shown"
 }
-check 'files that are there stay' refused 'already exists' pairs --prompt prompt --completion answer "$dir/pairs.jsonl"
+check 'files that are there stay' refused 'already exists' pairs "${pairs[@]}" "$dir/pairs.jsonl"
 echo '{"text": "A\ud83dB"}' >"$dir/half.jsonl"
 check 'half a surrogate pair is named, too' refused 'half.jsonl:1: not a JSON object with a text in "text"' other "$dir/half.jsonl"
-check 'a field that is missing is named, with its line' refused 'pairs.jsonl:1: not a JSON object with a text in "text"' other "$dir/pairs.jsonl"
+check 'a field that is missing is named, with its line' refused 'pairs.jsonl:1: not a JSON object with a text in "text"' \
+    other "$dir/pairs.jsonl"
 cp "$dir/pairs.jsonl" "$dir/pairs.json"
 check 'JSON that is not lines' refused 'pairs.json: is not read as plain text; JSON lines are .jsonl' other "$dir/pairs.json"
 gzip -k "$dir/pairs.json"
@@ -123,15 +135,22 @@ head -c 40 "$dir/pairs.json.gz" >"$dir/cut.jsonl.gz"
 check 'a file that was cut' refused 'cut.jsonl.gz: cannot be read: ' other "$dir/cut.jsonl.gz"
 check 'nor with .gz' refused 'pairs.json.gz: is not read as plain text; JSON lines are .jsonl' other "$dir/pairs.json.gz"
 { echo 'A<end>B' && head -c 1200000 "$dir/long.txt"; } >"$dir/early.txt" # more than one process gets at a time
-check 'what the first part of a text holds is counted, too' ends_with 0 'tokens 97 (<end>) inside the texts: 1;' tokenize early --special-tokens "$dir/early.txt"
-$python -c "import json; t = json.load(open('$dir/tokenizer.json')); t['post_processor'] = None; json.dump(t, open('$dir/plain.json', 'w'))"
-check 'a tokenizer that adds nothing takes nothing away' test "$($python dev/tokenize_text.py --tokenizer "$dir/plain.json" --ids AAB)" = 65,65,66
+check 'what the first part of a text holds is counted, too' ends_with 0 'tokens 97 (<end>) inside the texts: 1;' \
+    tokenize early --special-tokens "$dir/early.txt"
+$python -c "import json
+tokenizer = json.load(open('$dir/tokenizer.json'))
+tokenizer['post_processor'] = None
+json.dump(tokenizer, open('$dir/plain.json', 'w'))"
+check 'a tokenizer that adds nothing takes nothing away' \
+    test "$($python dev/tokenize_text.py --tokenizer "$dir/plain.json" --ids AAB)" = 65,65,66
 check 'an unknown --end' refused 'not a token of' other --end '<no>' "$dir/long.txt"
 # Texts that hold special tokens themselves: a template that begins with <begin> has it once, and what would separate documents is counted.
 printf '%s\n' '{"prompt": "<begin>A<end>", "answer": "B<end>"}' '{"prompt": "<begin><begin>A", "answer": "B"}' >"$dir/chat.jsonl"
-check 'a prompt that begins with what the tokenizer adds' ends_with 0 'tokens 97 (<end>) inside the texts: 2; with --document-end 97 each would end a document' \
-    tokenize chat --special-tokens --prompt prompt --completion answer "$dir/chat.jsonl"
-check 'and one that does so twice' grep -q 'tokens 96 (<begin>) inside the texts: 1; with --document-begin 96 each would begin a document' "$dir/shown"
+check 'a prompt that begins with what the tokenizer adds' \
+    ends_with 0 'tokens 97 (<end>) inside the texts: 2; with --document-end 97 each would end a document' \
+    tokenize chat --special-tokens "${pairs[@]}" "$dir/chat.jsonl"
+check 'and one that does so twice' \
+    grep -q 'tokens 96 (<begin>) inside the texts: 1; with --document-begin 96 each would begin a document' "$dir/shown"
 check 'its tokens' [ "$(tail -c +1025 "$dir/chat_000001.bin" | od -An -v -tu2 -w100 | xargs)" = '96 65 97 66 97 97 96 96 65 66 97' ]
 check 'and their mask' [ "$(od -An -v -tu1 -w100 "$dir/chat_000001.bin.mask" | xargs)" = '0 0 0 1 1 1 0 0 0 1 1' ]
 check 'texts without such tokens: no warning' bash -c "! grep -qE 'warning|note' '$dir/pairs.out'"
@@ -144,13 +163,16 @@ upper() { # name option...
     $python dev/tokenize_text.py --tokenizer "$dir/upper.json" --out "$dir/$name" --end '<END>' --processes 1 "$@"
 }
 echo '{"text": "<BEGIN>A<END>"}' >"$dir/written.jsonl"
-check 'special tokens that a text has written in it are text' ends_with 0 'note: special tokens that are written in the texts: 2; they are text' upper written "$dir/written.jsonl"
+check 'special tokens that a text has written in it are text' \
+    ends_with 0 'note: special tokens that are written in the texts: 2; they are text' upper written "$dir/written.jsonl"
 check 'character by character' test "$(characters written)" = '`<BEGIN>A<END>a'
-# Odd files: a byte order mark is no text, line ends stay as they are, JSON lines end at a line feed only, blank lines are none, empty documents are counted.
+# Odd files: a byte order mark is no text, line ends stay as they are, JSON lines end at a line feed only, blank lines are none, empty
+# documents are counted.
 printf '\xef\xbb\xbfA\r\nB\rC' >"$dir/odd.txt"
 printf '\xef\xbb\xbf{"text": "D"}\r\n\n{"text": "",\r"text": "E"}\n \n{"text": ""}\n{"text": "F"}' >"$dir/odd.NDJSON"
 : >"$dir/empty.txt"
-check 'odd files' ends_with 0 ' 4 documents, .*; empty documents, left out: 2$' tokenize odd "$dir/odd.txt" "$dir/empty.txt" "$dir/odd.NDJSON"
+check 'odd files' ends_with 0 ' 4 documents, .*; empty documents, left out: 2$' \
+    tokenize odd "$dir/odd.txt" "$dir/empty.txt" "$dir/odd.NDJSON"
 check 'their tokens' test "$(characters odd | tr '\r\n' rn)" = '`ArnBrCa`Da`Ea`Fa'
 { cat "$dir/long.txt" && printf 'A\nB\377\n'; } >"$dir/bad.txt"
 check 'a fault at the end, by line' refused 'bad.txt:110002: not UTF-8 text' bad --shard-tokens 100000 "$dir"/{long,long,long,bad}.txt
@@ -161,7 +183,8 @@ head -c 100000 /dev/zero | tr '\0' '[' >"$dir/deep.jsonl"
 check 'JSON of 100000 levels' refused 'deep.jsonl:1: not a JSON object' other "$dir/deep.jsonl"
 check 'a folder' refused 'is not a file (of a folder, give the files: ' other "$dir"
 echo '{"text": "A\u00e9B\u00e9"}' >"$dir/lost.jsonl"
-check 'characters that the tokenizer has no token for' ends_with 0 'no token, lost or unknown: 2, such as U+00E9' tokenize lost "$dir/lost.jsonl"
+check 'characters that the tokenizer has no token for' ends_with 0 'no token, lost or unknown: 2, such as U+00E9' \
+    tokenize lost "$dir/lost.jsonl"
 $python - "$dir" <<'PY'
 import json, sys
 t = json.load(open(sys.argv[1] + "/tokenizer.json"))
@@ -169,11 +192,13 @@ t["post_processor"]["single"].append(dict(SpecialToken=dict(id="<end>", type_id=
 t["post_processor"]["special_tokens"]["<end>"] = dict(id="<end>", ids=[97], tokens=["<end>"])
 json.dump(t, open(sys.argv[1] + "/both.json", "w"))
 PY
-check 'a tokenizer that ends documents itself' $python dev/tokenize_text.py --tokenizer "$dir/both.json" --out "$dir/both" --end '<end>' --prompt prompt --completion answer "$dir/pairs.jsonl"
+check 'a tokenizer that ends documents itself' \
+    $python dev/tokenize_text.py --tokenizer "$dir/both.json" --out "$dir/both" --end '<end>' "${pairs[@]}" "$dir/pairs.jsonl"
 check 'does so once, behind the completion' cmp "$dir/both_000001.bin" "$dir/pairs1_000001.bin"
 processes() { pgrep -g $job -f '^[^ ]*python[^ ]* '; } # the first one, and those that it starts: timeout has made a group of them
 kill_one() { # head (the first) or tail (the last), once they have written
-    timeout -k 5 60 $python dev/tokenize_text.py --tokenizer "$dir/tokenizer.json" --out "$dir/killed" --processes 2 "$dir"/{long,long,long,long}.txt >"$dir/killed" 2>&1 &
+    timeout -k 5 60 $python dev/tokenize_text.py --tokenizer "$dir/tokenizer.json" --out "$dir/killed" --processes 2 \
+        "$dir"/{long,long,long,long}.txt >"$dir/killed" 2>&1 &
     job=$!
     until [ -s "$dir/killed_000001.bin.part" ] || ! kill -0 $job; do sleep 0.02; done
     if [ "${2:-}" = writing ]; then # the first one reads no result, so one of the others stands still in the middle of one
@@ -199,10 +224,15 @@ check 'and without a file' test -z "$(ls "$dir" | grep '^killed_')"
 # Chats: what the template makes of the assistant's messages is learnt, with the token that ends the turn.
 mkdir "$dir/chatty"
 cp "$dir/tokenizer.json" "$dir/chatty"
-template="{{ bos_token }}{% for m in messages %}{% if m.role == 'system' and not loop.first %}{{ raise_exception('SYSTEM COMES FIRST') }}{% endif %}[{{ m['role'] | upper }}]{{ m['content'] | trim }}*{% endfor %}{% if add_generation_prompt %}[ASSISTANT]{% endif %}"
+template="{{ bos_token }}{% for m in messages %}"
+template+="{% if m.role == 'system' and not loop.first %}{{ raise_exception('SYSTEM COMES FIRST') }}{% endif %}"
+template+="[{{ m['role'] | upper }}]{{ m['content'] | trim }}*{% endfor %}{% if add_generation_prompt %}[ASSISTANT]{% endif %}"
 printf '{"bos_token": {"content": "<begin>"}, "chat_template": "%s"}' "$template" >"$dir/chatty/tokenizer_config.json"
-printf '%s\n' '{"messages": [{"role": "system", "content": "S"}, {"role": "user", "content": " A "}, {"role": "assistant", "content": " B"}, {"role": "user", "content": "C"}, {"role": "assistant", "content": "DE"}]}' \
-    '{"messages": [{"role": "user", "content": "A"}, {"role": "assistant", "content": "B"}, {"role": "user", "content": "C"}]}' >"$dir/messages.jsonl"
+cat >"$dir/messages.jsonl" <<END
+{"messages": [{"role": "system", "content": "S"}, {"role": "user", "content": " A "}, {"role": "assistant", "content": " B"}, \
+{"role": "user", "content": "C"}, {"role": "assistant", "content": "DE"}]}
+{"messages": [{"role": "user", "content": "A"}, {"role": "assistant", "content": "B"}, {"role": "user", "content": "C"}]}
+END
 # Not learnt, learnt, ...: tokens are characters, 96 and 97 are <begin> and <end>.
 said=('`[SYSTEM]S*[USER]A*[ASSISTANT]' 'B*' '[USER]C*[ASSISTANT]' 'DE*a' '`[USER]A*[ASSISTANT]' 'B*' '[USER]C*a')
 printf '%s' "${said[@]}" >"$dir/said"
@@ -214,9 +244,11 @@ check 'chats' chats chatty chats "$dir/messages.jsonl"
 check 'they are what the template says' cmp <(characters chats) "$dir/said"
 check 'and what the assistant says is learnt' cmp "$dir/chats_000001.bin.mask" "$dir/said.mask"
 # What only the template may say, in a message.
-mkdir "$dir/written" && cp "$dir/upper.json" "$dir/written/tokenizer.json" && sed 's/<begin>/<BEGIN>/' "$dir/chatty/tokenizer_config.json" >"$dir/written/tokenizer_config.json"
+mkdir "$dir/written" && cp "$dir/upper.json" "$dir/written/tokenizer.json"
+sed 's/<begin>/<BEGIN>/' "$dir/chatty/tokenizer_config.json" >"$dir/written/tokenizer_config.json"
 echo '{"messages": [{"role": "user", "content": "A<BEGIN>"}, {"role": "assistant", "content": "<END>"}]}' >"$dir/written.jsonl"
-check 'special tokens that a message has written in it are text' ends_with 0 'note: special tokens that are written in the texts: 2; they are text' \
+check 'special tokens that a message has written in it are text' \
+    ends_with 0 'note: special tokens that are written in the texts: 2; they are text' \
     upper said --chat messages --tokenizer "$dir/written" "$dir/written.jsonl"
 check 'character by character' test "$(characters said)" = '`[USER]A<BEGIN>*[ASSISTANT]<END>*a'
 check 'and learnt as such' test "$(od -An -v -tu1 -w100 "$dir/said_000001.bin.mask" | tr -d ' ')" = "$(printf '%027d' 0)1111111"
@@ -227,75 +259,96 @@ printf '%s' "${template//'*'/+}" >"$dir/own/chat_template.jinja"
 check 'a template in a file of its own' chats own own "$dir/messages.jsonl"
 check 'is the one that counts' cmp <(characters own) <(tr '*' '+' <"$dir/said")
 echo '{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}' >"$dir/anew/chat_template.jinja"
-check 'a template that changes what was said before' ends_with 2 'messages.jsonl:1: not a JSON object with a chat in "messages" (see --help): the chat template changes earlier' chats anew other "$dir/messages.jsonl"
+check 'a template that changes what was said before' \
+    ends_with 2 'messages.jsonl:1: not a JSON object with a chat in "messages" (see --help): the chat template changes earlier' \
+    chats anew other "$dir/messages.jsonl"
 mkdir "$dir/older" && cp "$dir/tokenizer.json" "$dir/older"
-printf '%s' "{{ bos_token }}{% for m in messages %}[{{ m['role'] | upper }}]{% generation %}{{ m['content'] | trim }}*{% endgeneration %}{% endfor %}{% if add_generation_prompt %}[ASSISTANT]{% endif %}" >"$dir/older/chat_template.jinja"
-check 'a template that writes a special token which the folder does not name' ends_with 2 "the chat template says: 'bos_token' is undefined" chats older other "$dir/messages.jsonl"
+printf '%s' "{{ bos_token }}{% for m in messages %}[{{ m['role'] | upper }}]{% generation %}{{ m['content'] | trim }}*{% endgeneration %}" \
+    "{% endfor %}{% if add_generation_prompt %}[ASSISTANT]{% endif %}" >"$dir/older/chat_template.jinja"
+check 'a template that writes a special token which the folder does not name' \
+    ends_with 2 "the chat template says: 'bos_token' is undefined" chats older other "$dir/messages.jsonl"
 echo '{"bos_token": {"content": "<begin>"}}' >"$dir/older/special_tokens_map.json"
-check 'special tokens in a file of their own, and a template that says what is learnt' chats older older "$dir/messages.jsonl"
+check 'special tokens in a file of their own, and a template that says what is learnt' \
+    chats older older "$dir/messages.jsonl"
 check 'the same as without' cmp "$dir/older_000001.bin" "$dir/chats_000001.bin"
 echo '{% if %}' >"$dir/wrong/chat_template.jinja"
 check 'a template that is none' ends_with 2 'wrong: the chat template cannot be read: ' chats wrong other "$dir/messages.jsonl"
-check 'no template' ends_with 2 'no chat template in chat_template.jinja or tokenizer_config.json' chats tokenizer.json other "$dir/messages.jsonl"
+check 'no template' ends_with 2 'no chat template in chat_template.jinja or tokenizer_config.json' \
+    chats tokenizer.json other "$dir/messages.jsonl"
+user='{"role": "user", "content": "A"}'
 while IFS='|' read -r text line; do
     echo "$line" >"$dir/line.jsonl"
     check "a chat that is refused: $text" ends_with 2 "^error: .*line.jsonl:1: .*$text" chats chatty other "$dir/line.jsonl"
-done <<'END'
-the chat template says: SYSTEM COMES FIRST$|{"messages": [{"role": "user", "content": "A"}, {"role": "system", "content": "B"}, {"role": "assistant", "content": "C"}]}
-no message of the assistant is there to be learnt$|{"messages": [{"role": "user", "content": "A"}]}
-no message of the assistant is there to be learnt$|{"messages": [{"role": "user", "content": "A"}, {"role": "assistant", "content": "B", "weight": 0}]}
-the weight of message 2 is neither 0 nor 1$|{"messages": [{"role": "user", "content": "A"}, {"role": "assistant", "content": "B", "weight": "0"}]}
+done <<END
+the chat template says: SYSTEM COMES FIRST$|{"messages": [$user, {"role": "system", "content": "B"}, {"role": "assistant", "content": "C"}]}
+no message of the assistant is there to be learnt$|{"messages": [$user]}
+no message of the assistant is there to be learnt$|{"messages": [$user, {"role": "assistant", "content": "B", "weight": 0}]}
+the weight of message 2 is neither 0 nor 1$|{"messages": [$user, {"role": "assistant", "content": "B", "weight": "0"}]}
 it holds no list of messages with roles$|{"messages": ["A"]}
-the content of message 2 is not a text$|{"messages": [{"role": "user", "content": "A"}, {"role": "assistant", "content": null}]}
-the content of message 1 is not a text$|{"messages": [{"role": "user", "content": [{"type": "text", "text": "A"}]}, {"role": "assistant", "content": "B"}]}
+the content of message 2 is not a text$|{"messages": [$user, {"role": "assistant", "content": null}]}
+the content of message 1 is not a text$|{"messages": [{"role": "user", "content": [{"type": "text", "text": "A"}]}, \
+{"role": "assistant", "content": "B"}]}
 a chat in "messages" (see --help)$|{"text": "A"}
-message 2, of the assistant, is empty$|{"messages": [{"role": "user", "content": "A"}, {"role": "assistant", "content": " "}]}
-message 2, of the assistant, is empty$|{"messages": [{"role": "user", "content": "A"}, {"role": "assistant", "content": "", "tool_calls": []}]}
-the chat template makes nothing of the tools$|{"tools": [{"function": {"name": "F"}}], "messages": [{"role": "user", "content": "A"}, {"role": "assistant", "content": "B"}]}
-the chat template makes nothing of tool_calls in message 2$|{"messages": [{"role": "user", "content": "A"}, {"role": "assistant", "content": null, "tool_calls": [{"function": {"name": "F", "arguments": "{}"}}]}]}
-a chat in "messages" (see --help)$|{"messages": [{"role": "user", "content": "A"}, {"role": "assistant", "tool_calls": "F"}]}
-surrogates not allowed$|{"messages": [{"role": "user", "content": "A"}, {"role": "assistant", "tool_calls": [{"function": {"name": "F", "arguments": "{\"X\": \"\\ud83d\"}"}}]}]}
+message 2, of the assistant, is empty$|{"messages": [$user, {"role": "assistant", "content": " "}]}
+message 2, of the assistant, is empty$|{"messages": [$user, {"role": "assistant", "content": "", "tool_calls": []}]}
+the chat template makes nothing of the tools$|{"tools": [{"function": {"name": "F"}}], "messages": [$user, \
+{"role": "assistant", "content": "B"}]}
+the chat template makes nothing of tool_calls in message 2$|{"messages": [$user, \
+{"role": "assistant", "content": null, "tool_calls": [{"function": {"name": "F", "arguments": "{}"}}]}]}
+a chat in "messages" (see --help)$|{"messages": [$user, {"role": "assistant", "tool_calls": "F"}]}
+surrogates not allowed$|{"messages": [$user, \
+{"role": "assistant", "tool_calls": [{"function": {"name": "F", "arguments": "{\"X\": \"\\\\ud83d\"}"}}]}]}
 END
-# Tools: their definitions are in the prompt, what the assistant calls is learnt; arguments may be an object or JSON, as may the definitions.
+# Tools: their definitions are in the prompt, the assistant's calls are learnt; arguments may be an object or JSON, as may the definitions.
 mkdir "$dir/tools" && cp "$dir/chatty/"* "$dir/tools"
-printf '%s' "{{ bos_token }}{% for t in tools or [] %}[TOOL]{{ t.function.name }}*{% endfor %}{% for m in messages %}[{{ m['role'] | upper }}]" \
-    "{% if m.tool_calls %}{% for c in m.tool_calls %}{{ c.function.name }}({{ c.function.arguments.X }}){% endfor %}{% else %}{{ m['content'] }}{% endif %}*{% endfor %}" \
+printf '%s' "{{ bos_token }}{% for t in tools or [] %}[TOOL]{{ t.function.name }}*{% endfor %}" \
+    "{% for m in messages %}[{{ m['role'] | upper }}]" \
+    "{% if m.tool_calls %}{% for c in m.tool_calls %}{{ c.function.name }}({{ c.function.arguments.X }}){% endfor %}" \
+    "{% else %}{{ m['content'] }}{% endif %}*{% endfor %}" \
     "{% if add_generation_prompt %}[ASSISTANT]{% endif %}" >"$dir/tools/chat_template.jinja"
 call='{"role": "assistant", "content": null, "tool_calls": [{"function": {"name": "F", "arguments": %s}}]}'
-printf '{"tools": %s, "messages": [{"role": "user", "content": "A", "tool_calls": null}, '"$call"', {"role": "tool", "content": "B"}, {"role": "assistant", "content": "C", "weight": %s}]}\n' \
-    '[{"function": {"name": "F"}}]' '{"X": 1}' 1 '"[{\"function\": {\"name\": \"F\"}}]"' '"{\"X\": 1}"' 0 null '{"X": 1}' null >"$dir/tools.jsonl"
-said=('`[TOOL]F*[USER]A*[ASSISTANT]' 'F(1)*' '[TOOL]B*[ASSISTANT]' 'C*a' '`[TOOL]F*[USER]A*[ASSISTANT]' 'F(1)*' '[TOOL]B*[ASSISTANT]C*a`[USER]A*[ASSISTANT]' 'F(1)*' '[TOOL]B*[ASSISTANT]' 'C*a')
+tools='{"tools": %s, "messages": [{"role": "user", "content": "A", "tool_calls": null}, '"$call"', '
+tools+='{"role": "tool", "content": "B"}, {"role": "assistant", "content": "C", "weight": %s}]}\n'
+printf "$tools" '[{"function": {"name": "F"}}]' '{"X": 1}' 1 '"[{\"function\": {\"name\": \"F\"}}]"' '"{\"X\": 1}"' 0 \
+    null '{"X": 1}' null >"$dir/tools.jsonl"
+said=('`[TOOL]F*[USER]A*[ASSISTANT]' 'F(1)*' '[TOOL]B*[ASSISTANT]' 'C*a' '`[TOOL]F*[USER]A*[ASSISTANT]' 'F(1)*'
+    '[TOOL]B*[ASSISTANT]C*a`[USER]A*[ASSISTANT]' 'F(1)*' '[TOOL]B*[ASSISTANT]' 'C*a')
 printf '%s' "${said[@]}" >"$dir/said"
 for ((i = 0; i < ${#said[@]}; i++)); do printf "%${#said[i]}s" '' | tr ' ' "\\$((i % 2))"; done >"$dir/said.mask"
 check 'tools' chats tools tools "$dir/tools.jsonl"
 check 'are what the template says' cmp <(characters tools) "$dir/said"
 check 'and calls are learnt, messages of weight 0 are not' cmp "$dir/tools_000001.bin.mask" "$dir/said.mask"
 cp -r "$dir/written" "$dir/keys"
-printf '%s' '{% for m in messages %}{% for c in m.tool_calls or [] %}{% for k, v in c.function.arguments.items() %}{{ k }}={{ v }}{% endfor %}{% endfor %}*{% endfor %}' >"$dir/keys/chat_template.jinja"
+printf '%s' "{% for m in messages %}{% for c in m.tool_calls or [] %}{% for k, v in c.function.arguments.items() %}{{ k }}={{ v }}" \
+    "{% endfor %}{% endfor %}*{% endfor %}" >"$dir/keys/chat_template.jinja"
 printf '{"messages": [{"role": "user", "content": "A"}, '"$call"']}\n' '"{\"<BEGIN>\": \"\\u003cEND>\"}"' >"$dir/keys.jsonl"
 check 'special tokens in JSON within JSON are text, too' upper keys --chat messages --tokenizer "$dir/keys" "$dir/keys.jsonl"
 check 'in names and values' test "$(characters keys)" = '`*<BEGIN>=<END>*a'
 printf '{"messages": [{"role": "user", "content": "A"}, '"${call/null/\"B\"}"']}\n' '{"X": 1}' >"$dir/line.jsonl"
-check 'a text beside a call that the template leaves out' ends_with 2 'the chat template makes nothing of content in message 2$' chats tools other "$dir/line.jsonl"
+check 'a text beside a call that the template leaves out' ends_with 2 'the chat template makes nothing of content in message 2$' \
+    chats tools other "$dir/line.jsonl"
 check 'a field that is prompt and completion is learnt once' tokenize same --prompt answer --completion answer "$dir/pairs.jsonl"
 check 'the second time' [ "$(head -c 6 "$dir/same_000001.bin.mask" | od -An -tu1 | xargs)" = '0 0 0 1 1 1' ]
-check 'a field that would not be read' refused 'of --field, --prompt with --completion, and --chat only one' other --field text --chat messages "$dir/messages.jsonl"
-check 'a chat beside a prompt' refused 'of --field, --prompt with --completion, and --chat only one' other --chat messages --prompt prompt --completion answer "$dir/messages.jsonl"
+one='of --field, --prompt with --completion, and --chat only one'
+check 'a field that would not be read' refused "$one" other --field text --chat messages "$dir/messages.jsonl"
+check 'a chat beside a prompt' refused "$one" other --chat messages "${pairs[@]}" "$dir/messages.jsonl"
 ids() { $python dev/tokenize_text.py --tokenizer "$dir/tokenizer.json" --ids "$1"; }
 check 'the tokens of a prompt' test "$(ids 'A B!')" = 96,65,32,66,33
-check 'the trainer takes them' bash -c "'$binary' --model tiny --from-scratch --threads 1 --steps 0 --seq-len 256 --val-data '$dir/pairs_*.bin' --sample-every 1 --sample-tokens 2 --sample-prompt '$(ids 'A B!')' | grep -q 'after 96 65 32 66 33$'"
+check 'the trainer takes them' bash -c "'$binary' --model tiny --from-scratch --threads 1 --steps 0 --seq-len 256 \
+    --val-data '$dir/pairs_*.bin' --sample-every 1 --sample-tokens 2 --sample-prompt '$(ids 'A B!')' | grep -q 'after 96 65 32 66 33$'"
 check 'a prompt that begins with what the tokenizer adds' test "$(ids '<begin>A')" = 96,65
-# Tokens are those of the whole text, encoded at once, with tokenizers like Llama-3's, and Llama-2's, which has no words and puts a space before a text: also
-# behind special tokens (legacy), or not.
+# Tokens are those of the whole text, encoded at once, with tokenizers like Llama-3's, and Llama-2's, which has no words and puts a space
+# before a text: also behind special tokens (legacy), or not.
 cat >"$dir/whole.py" <<'PY'
-"""Makes these tokenizers, checks that random texts are cut where that changes no token, and writes what chats and pairs below must become."""
+"""Makes these tokenizers, checks that random texts are cut where that changes no token, and writes what chats and pairs must become."""
 import array, io, random, sys
 sys.path.insert(0, "dev")
 import tokenize_text
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 folder = sys.argv[1]
 def make(space, letters, more, **settings):
-    merges = [(space, "A"), (space, space), ("A", "A"), ("1", "2"), ("12", "1"), (space + "A", "A"), (space + space, space + space), ("A", ".")] + more
+    merges = [(space, "A"), (space, space), ("A", "A"), ("1", "2"), ("12", "1"), (space + "A", "A"), (space + space, space + space)]
+    merges += [("A", ".")] + more
     tokens = ["<unk>", "<s>", "</s>"] + letters + [a + b for a, b in merges]
     tokenizer = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=merges, **settings))
     tokenizer.add_special_tokens([AddedToken(token, normalized=False) for token in tokens[:3] + ["§"]])
@@ -306,7 +359,8 @@ def llama2(more=[]):
     tokenizer = make("▁", letters, more, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
     tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
     return tokenizer
-tokenizers = {"llama3": make("Ġ", sorted(pre_tokenizers.ByteLevel.alphabet()), [("Ċ", "Ċ"), (".", "Ċ")]), "legacy": llama2(), "llama2": llama2()}
+letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+tokenizers = {"llama3": make("Ġ", letters, [("Ċ", "Ċ"), (".", "Ċ")]), "legacy": llama2(), "llama2": llama2()}
 words = Regex(r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
 tokenizers["llama3"].pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(words, "isolated"), level])
@@ -329,12 +383,15 @@ for name, tokenizer in tokenizers.items():
 assert cuts > 1500, cuts
 assert not tokenize_text.cut_places(llama2([("A", "▁A")])).search("A A"), "a token of two words"
 assert tokenize_text.cut_places(llama2([("A", "▁A")])).search("A。"), "cuts elsewhere"
-begin = {name: " ".join(tokenizer.encode("<s>[", add_special_tokens=False).tokens[:-1]) for name, tokenizer in tokenizers.items()} # older versions: a space for llama2, too
+begin = {name: " ".join(tokenizer.encode("<s>[", add_special_tokens=False).tokens[:-1]) # older versions: a space for llama2, too
+         for name, tokenizer in tokenizers.items()}
 said = [("[ I N S T ] ▁A ▁ < / s > <0xC2> <0xA7> ▁ 12 ▁ [ / I N S T ]", 0), ("▁A 12 ▁ </s>", 1)]
-for name, what, stretches in (("legacy", "chats", [(begin["legacy"], 0)] + said), ("llama2", "chats", [(begin["llama2"], 0)] + said), ("llama2", "pairs", [("<s> ▁", 0), ("121 ▁A </s>", 1)]),
+for name, what, stretches in (("legacy", "chats", [(begin["legacy"], 0)] + said), ("llama2", "chats", [(begin["llama2"], 0)] + said),
+                              ("llama2", "pairs", [("<s> ▁", 0), ("121 ▁A </s>", 1)]),
                               ("llama3", "pairs", [("<s>", 0), ("121 ĠA </s>", 1)])):
     numbers = [(tokenizers[name].token_to_id(token), learnt) for tokens, learnt in stretches for token in tokens.split()]
-    open(f"{folder}/{name}-{what}.ids", "w").write(" ".join(str(number) for number, _ in numbers) + "\n" + " ".join(str(learnt) for _, learnt in numbers) + "\n")
+    lines = (" ".join(map(str, column)) + "\n" for column in zip(*numbers))
+    open(f"{folder}/{name}-{what}.ids", "w").write("".join(lines))
 PY
 check 'long texts are cut where that changes no token' $python "$dir/whole.py" "$dir"
 echo '{"chats": [{"role": "user", "content": "A </s>§ 12"}, {"role": "assistant", "content": "A12"}]}' >"$dir/chats.jsonl"
@@ -342,12 +399,18 @@ echo '{"prompt": "12", "answer": "1 A"}' >"$dir/whole.jsonl"
 whole() { # name, chats or pairs, option...: these become the tokens that whole.py says
     mkdir -p "$dir/whole-$1" && cp "$dir/$1.json" "$dir/whole-$1/tokenizer.json" || return
     printf '{"bos_token": "<s>", "eos_token": "</s>"}' >"$dir/whole-$1/tokenizer_config.json"
-    echo "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]{% else %} {{ m.content }} {{ eos_token }}{% endif %}{% endfor %}" >"$dir/whole-$1/chat_template.jinja"
+    local template="{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]"
+    echo "$template{% else %} {{ m.content }} {{ eos_token }}{% endif %}{% endfor %}" >"$dir/whole-$1/chat_template.jinja"
     $python dev/tokenize_text.py --tokenizer "$dir/whole-$1" --out "$dir/$1-$2" --processes 1 "${@:3}" || return
-    diff <(tail -c +1025 "$dir/$1-$2_000001.bin" | od -An -v -tu2 -w200 | xargs; od -An -v -tu1 -w100 "$dir/$1-$2_000001.bin.mask" | xargs) "$dir/$1-$2.ids"
+    { tail -c +1025 "$dir/$1-$2_000001.bin" | od -An -v -tu2 -w200 | xargs; od -An -v -tu1 -w100 "$dir/$1-$2_000001.bin.mask" | xargs; } |
+        diff - "$dir/$1-$2.ids"
 }
-for name in legacy llama2; do check "chats are encoded at once, also around special tokens that are text, $name" whole $name chats --chat chats "$dir/chats.jsonl"; done
-for name in llama2 llama3; do check "and prompts with completions, $name" whole $name pairs --end '</s>' --prompt prompt --completion answer "$dir/whole.jsonl"; done
+for name in legacy llama2; do
+    check "chats are encoded at once, also around special tokens that are text, $name" whole $name chats --chat chats "$dir/chats.jsonl"
+done
+for name in llama2 llama3; do
+    check "and prompts with completions, $name" whole $name pairs --end '</s>' "${pairs[@]}" "$dir/whole.jsonl"
+done
 mkdir "$dir/none"
 echo 'raise ModuleNotFoundError(name="tokenizers")' >"$dir/none/tokenizers.py"
 check 'without the package: status 2' ends_with 2 '^error: the package tokenizers is missing: pip install tokenizers$' \
@@ -357,9 +420,14 @@ mkdir "$dir/before"
 echo 'class Tokenizer: pass' >"$dir/before/tokenizers.py"
 check 'a package that cannot take special tokens as text' ends_with 2 '^error: the package tokenizers is older than 0.15.1: ' \
     env PYTHONPATH="$dir/before" $python dev/tokenize_text.py --tokenizer "$dir/tokenizer.json" --ids A
-$python -c "import json; t = json.load(open('$dir/tokenizer.json')); t['model'] = dict(type='WordLevel', vocab=dict(A=0), unk_token='<none>'); json.dump(t, open('$dir/words.json', 'w'))"
-check 'a tokenizer that fails' ends_with 2 'words.json: the tokenizer says: ' $python dev/tokenize_text.py --tokenizer "$dir/words.json" --out "$dir/words" "$dir/odd.txt"
+$python -c "import json
+tokenizer = json.load(open('$dir/tokenizer.json'))
+tokenizer['model'] = dict(type='WordLevel', vocab=dict(A=0), unk_token='<none>')
+json.dump(tokenizer, open('$dir/words.json', 'w'))"
+check 'a tokenizer that fails' ends_with 2 'words.json: the tokenizer says: ' \
+    $python dev/tokenize_text.py --tokenizer "$dir/words.json" --out "$dir/words" "$dir/odd.txt"
 check '--help needs none' env PYTHONPATH="$dir/none" $python dev/tokenize_text.py --help
 check 'a prompt beside files' refused 'takes neither files nor other options' other --ids A "$dir/long.txt"
-check 'a prompt with an option that has no effect' ends_with 2 'takes neither files nor other options' $python dev/tokenize_text.py --tokenizer "$dir/tokenizer.json" --ids A --end '<end>'
+check 'a prompt with an option that has no effect' ends_with 2 'takes neither files nor other options' \
+    $python dev/tokenize_text.py --tokenizer "$dir/tokenizer.json" --ids A --end '<end>'
 closing_line
