@@ -86,20 +86,23 @@ figures then replace these.
 Every row: 16 Mi tokens a step, bf16 with fp32 master weights, nodes with 8 GPUs, 8 NICs and 2 TB of host memory, 80 GB (H100) or
 141 GB (H200) a GPU.
 
-- Grid: dp x hp x cp; "ring" is one ring of all cp ranks, "w 2" a double ring with windows of 2. Windows pay off where there are fewer NICs than GPUs, or
-  many KV heads ([planner.md](planner.md)), and in long rings with hp 1 or 2; of the best choices below only three have them.
+- Grid: dp x hp x cp; "ring" is one ring of all cp ranks, "w 2" a double ring with windows of 2. Windows pay off where there are fewer
+  NICs than GPUs, or many KV heads ([planner.md](planner.md)), and in long rings with hp 1 or 2; of the best choices below only three
+  have them.
 - ZeRO: the number of ranks that parameters / gradients / optimizer states are sharded over.
-- Recompute: "auto (24 selective)" is selective in 24 layers and full in the others, "auto (40 none)" selective in the others. Offload: all
-  activations that are kept lie on the host.
+- Recompute: "auto (24 selective)" is selective in 24 layers and full in the others, "auto (40 none)" selective in the others. Offload:
+  all activations that are kept lie on the host.
 - TGS: tokens per second and GPU.
 - MFU: model FLOPs, causal attention counted half, recompute not counted.
 
 What the tables say, in short:
 
 1. Shard heads up to a node (hp 8, the number of key/value heads of these models): it is the best choice, or within 1 % of it.
-2. Grow the ring (cp) where every activation then fits, when one node cannot hold a sequence, or when there are not enough sequences for more dp.
+2. Grow the ring (cp) where every activation then fits, when one node cannot hold a sequence, or when there are not enough sequences for
+   more dp.
 3. Activations go to the host where that saves more than 2 %; else they are recomputed (selective), or fit on more ranks.
-4. One GPU is enough for 512K tokens of Llama-3-8B, if the machine has the host memory: model states wait there, and long sequences leave the time to move them.
+4. One GPU is enough for 512K tokens of Llama-3-8B, if the machine has the host memory: model states wait there, and long sequences leave
+   the time to move them.
 
 Plots of the same results, over (hp, cp), by kind of time and by kind of memory: [planner.md](planner.md).
 
@@ -130,8 +133,8 @@ What the planner prints (the time of a single ring stands under "outer ring"):
     text += """
 ## Few GPUs: one, two or four H100
 
-Where little is sharded, model states go to the host, too. "Offload of all states": optimizer states, gradients and parameters, which come to the GPU one
-layer at a time.
+Where little is sharded, model states go to the host, too. "Offload of all states": optimizer states, gradients and parameters, which come
+to the GPU one layer at a time.
 
 | model | S | GPUs | grid | recompute | GiB a GPU | host GiB a node | TGS | MFU |
 |---|---|---|---|---|---|---|---|---|
@@ -155,14 +158,16 @@ layer at a time.
     single = {(model, ranks): int(re.search(r"up to (\d+) tokens fit", plan(model, "64M", ranks, "h100", sequences=1)[0])[1]) // 1024
               for model in ("llama3-8b", "llama3-70b") for ranks in (1, 8)}
     text += f"""
-These steps have 16M tokens in several sequences, and adding up their gradients takes memory. With one sequence a step longer ones fit: Llama-3-8B up to
-{single["llama3-8b", 1]}K tokens on one GPU and {single["llama3-8b", 8]}K on eight, Llama-3-70B up to {single["llama3-70b", 1]}K and {single["llama3-70b", 8]}K. (`--plan` with `--seq-len 64M`, which
-fits nowhere, prints these, to within 1 %.)
+These steps have 16M tokens in several sequences, and adding up their gradients takes memory. With one sequence a step longer ones fit:
+Llama-3-8B up to {single["llama3-8b", 1]}K tokens on one GPU and {single["llama3-8b", 8]}K on eight,
+Llama-3-70B up to {single["llama3-70b", 1]}K and {single["llama3-70b", 8]}K. (`--plan` with `--seq-len 64M`, which fits nowhere,
+prints these, to within 1 %.)
 
 In a step of one sequence of 128K the update of states on the host counts, though the next forward pass hides most of it:
 Llama-3-8B on one GPU reaches an MFU of {100 * alone[0]:.1f} %, Llama-3-70B on eight one of {100 * alone[1]:.1f} %.
 
-A GPU of 24 GB, of which 22 GiB are ours, holds Llama-3-8B with up to {longest // 1024}K tokens; with 128K it takes {host / GIB:.0f} GiB of host memory:
+A GPU of 24 GB, of which 22 GiB are ours, holds Llama-3-8B with up to {longest // 1024}K tokens;
+with 128K it takes {host / GIB:.0f} GiB of host memory:
 
     ./train_llama --dry-run {" ".join(map(str, small))}
 """
@@ -219,26 +224,28 @@ fits. For example Llama-3-8B on H100 80 GB, each row with the options of the row
 - `--recompute auto`, the default, keeps the activations that fit, layer by layer. The longest sequences above are those of `full`, which
   keeps one tensor a layer and computes the rest again. `selective` also keeps the output of attention, which is dear to compute.
 - More ranks for a sequence (`--hp`, `--cp`) divide its activations; with `--zero-params full` more ranks also divide the model states.
-- Offload needs host memory. In the last three rows that of the node with 8 GPUs (2 TB) is full, so parameters on the host leave less for the
-  sequence. `--host-memory BYTES` says how much of a machine a run on GPUs may take. On CPUs host and device are the same memory, and
-  offload saves nothing.
+- Offload needs host memory. In the last three rows that of the node with 8 GPUs (2 TB) is full, so parameters on the host leave less for
+  the sequence. `--host-memory BYTES` says how much of a machine a run on GPUs may take. On CPUs host and device are the same memory,
+  and offload saves nothing.
 - `--hp auto` and `--plan` choose all of these by time, as far as they must, but not `--moments`.
 
 ## Llama-3-8B
 
 Made by `dev/plan_tables.py` with one `--dry-run --hp auto` per row: the fastest choice of the planner that fits, at 16 Mi tokens a
 step. The rows are those of [plans.md](plans.md), up to 1M tokens and 64 GPUs. Nothing here was measured on a GPU. On the CPU device
-the plan is within 5 % of the measured memory, from some 50 MB on (`test/test_memory.sh`); while a state is written, a run takes some MB more.
+the plan is within 5 % of the measured memory, from some 50 MB on (`test/test_memory.sh`); while a state is written, a run takes some MB
+more.
 
 - All categories are in GiB of one GPU, for bf16 with fp32 gradients, moments and master weights. The scratch memory of attention,
   at most 768 MiB, is that of cuDNN for Hopper; other GPUs need no more.
-- GPU: 78e9 or 141e9 bytes, which leaves 7 GB or more of the real device to the driver, the libraries, and NCCL (2.6 GiB for SeqAlltoAll of 8 GPUs alone).
+- GPU: 78e9 or 141e9 bytes, which leaves 7 GB or more of the real device to the driver, the libraries, and NCCL (2.6 GiB for SeqAlltoAll
+  of 8 GPUs alone).
 - In all: the sum, with data and the scratch of ZeRO. Memory that buffers share at different times counts once, for the first of them.
 - Host: GiB of one rank.
 - Longest: the number of tokens up to which the same choice fits, also in the 2e12 bytes of host memory of a node.
-- `--moments bf16` takes 4 bytes a parameter less where the optimizer states are: on one H200 (141 GB), parameters, gradients, master weights and moments
-  are 16 + 32 + 32 + 32 = 112 GB, and not 16 + 32 + 32 + 64 = 144 GB, which do not fit. A state on the disk, and its copy while it is written, take 8 bytes
-  a parameter in place of 12.
+- `--moments bf16` takes 4 bytes a parameter less where the optimizer states are: on one H200 (141 GB), parameters, gradients, master
+  weights and moments are 16 + 32 + 32 + 32 = 112 GB, and not 16 + 32 + 32 + 64 = 144 GB, which do not fit. A state on the disk, and its
+  copy while it is written, take 8 bytes a parameter in place of 12.
 
 | S | GPUs | GPU | choice | """ + " | ".join(names) + " | in all | host | longest |\n" + "|---" * (len(names) + 7) + "|\n"
     for length in ("128K", "256K", "512K", "1M"):
@@ -260,13 +267,13 @@ SCRIPT = """#!/usr/bin/env bash
 #
 #   tokens    {step_tokens:.1f} M a step ({batch} sequences of {S}), {total_tokens:.2f} G in {steps} steps
 #   FLOPs     {flops:.2e} by the model's count (causal attention half, recompute not counted)
-#   rope      theta {theta:.2e} = 8e6 (S / 65536)^(4/3): ProLong's values for this model, 8e6 for 64K, 1.28e8 for 512K; ROPE_THETA overrides.
-#             Others: "NTK-aware" scaling {ntk:.2e}; Gradient's models have 2.07e8 for 256K, 1.06e9 for 512K, 2.80e9 for 1M.
+#   rope      theta {theta:.2e} = 8e6 (S / 65536)^(4/3): ProLong's values for this model, 8e6 for 64K, 1.28e8 for 512K; ROPE_THETA
+#             overrides. Others: "NTK-aware" scaling {ntk:.2e}; Gradient's models have 2.07e8 for 256K, 1.06e9 for 512K, 2.80e9 for 1M.
 #   documents attention stays within a document, which begins with token 128000 (<|begin_of_text|>); DOCUMENTS='' lets them see each other
 #   grid      dp {dp} x hp {hp} x cp {cp}; ZeRO {zero}; recompute {recompute}
 #   memory    {memory:.1f} GiB of a GPU by the dry run{host}
-#   expected  TGS {tgs:.0f}, MFU {mfu:.1f} %, {step:.0f} s a step, {hours:.1f} h in all: predicted by --plan for the cluster h100, whose figures are
-#             {figures}. Not measured. For whole sequences: documents take less time.
+#   expected  TGS {tgs:.0f}, MFU {mfu:.1f} %, {step:.0f} s a step, {hours:.1f} h in all: predicted by --plan for the cluster h100, whose
+#             figures are {figures}. Not measured. For whole sequences: documents take less time.
 #
 #   one machine, or an allocation that mpirun knows:  MODEL=Meta-Llama-3-8B DATA='data/long*.bin' scripts/run_llama3_8b_{name}.sh
 #   Slurm:                                            MODEL=... DATA=... sbatch scripts/run_llama3_8b_{name}.sh

@@ -7,7 +7,7 @@ trace covers, from its first event to the end of its last.
 --last: only what the GPU did in the last step, and how long it was idle (the first steps also choose algorithms and compile kernels).
 
 The track "wait" is the exposed time of transfers; a track such as "kv_inner" has transfers from their start to the end of the wait, with
-what compute hides (docs/one_step.md, "Names of transfers"); the track "kernels" (CUDA) has every kernel, product and attention call on the GPU.
+what compute hides (docs/one_step.md, "Names of transfers"); the track "kernels" (CUDA) has all kernels, products and attention calls.
 Durations of nested events (a layer and its attention) are counted under each name. Needs nothing but Python.
 """
 import collections

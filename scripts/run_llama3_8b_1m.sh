@@ -3,13 +3,13 @@
 #
 #   tokens    16.8 M a step (16 sequences of 1048576), 8.39 G in 500 steps
 #   FLOPs     7.30e+21 by the model's count (causal attention half, recompute not counted)
-#   rope      theta 3.23e+08 = 8e6 (S / 65536)^(4/3): ProLong's values for this model, 8e6 for 64K, 1.28e8 for 512K; ROPE_THETA overrides.
-#             Others: "NTK-aware" scaling 6.91e+07; Gradient's models have 2.07e8 for 256K, 1.06e9 for 512K, 2.80e9 for 1M.
+#   rope      theta 3.23e+08 = 8e6 (S / 65536)^(4/3): ProLong's values for this model, 8e6 for 64K, 1.28e8 for 512K; ROPE_THETA
+#             overrides. Others: "NTK-aware" scaling 6.91e+07; Gradient's models have 2.07e8 for 256K, 1.06e9 for 512K, 2.80e9 for 1M.
 #   documents attention stays within a document, which begins with token 128000 (<|begin_of_text|>); DOCUMENTS='' lets them see each other
 #   grid      dp 2 x hp 8 x cp 2; ZeRO 8/8/32; recompute selective
 #   memory    52.7 GiB of a GPU by the dry run, 23 GiB of host memory a node, 22 of them for the state that is being saved
-#   expected  TGS 511, MFU 44.9 %, 1027 s a step, 142.6 h in all: predicted by --plan for the cluster h100, whose figures are
-#             0 measured, 8 datasheet, 20 estimate. Not measured. For whole sequences: documents take less time.
+#   expected  TGS 511, MFU 44.9 %, 1027 s a step, 142.6 h in all: predicted by --plan for the cluster h100, whose
+#             figures are 0 measured, 8 datasheet, 20 estimate. Not measured. For whole sequences: documents take less time.
 #
 #   one machine, or an allocation that mpirun knows:  MODEL=Meta-Llama-3-8B DATA='data/long*.bin' scripts/run_llama3_8b_1m.sh
 #   Slurm:                                            MODEL=... DATA=... sbatch scripts/run_llama3_8b_1m.sh

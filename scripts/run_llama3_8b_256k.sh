@@ -3,13 +3,13 @@
 #
 #   tokens    16.8 M a step (64 sequences of 262144), 8.39 G in 500 steps
 #   FLOPs     2.11e+21 by the model's count (causal attention half, recompute not counted)
-#   rope      theta 5.08e+07 = 8e6 (S / 65536)^(4/3): ProLong's values for this model, 8e6 for 64K, 1.28e8 for 512K; ROPE_THETA overrides.
-#             Others: "NTK-aware" scaling 1.69e+07; Gradient's models have 2.07e8 for 256K, 1.06e9 for 512K, 2.80e9 for 1M.
+#   rope      theta 5.08e+07 = 8e6 (S / 65536)^(4/3): ProLong's values for this model, 8e6 for 64K, 1.28e8 for 512K; ROPE_THETA
+#             overrides. Others: "NTK-aware" scaling 1.69e+07; Gradient's models have 2.07e8 for 256K, 1.06e9 for 512K, 2.80e9 for 1M.
 #   documents attention stays within a document, which begins with token 128000 (<|begin_of_text|>); DOCUMENTS='' lets them see each other
 #   grid      dp 2 x hp 4 x cp 1; ZeRO 8/8/8; recompute none, offload
 #   memory    44.4 GiB of a GPU by the dry run, 1542 GiB of host memory a node, 90 of them for the state that is being saved
-#   expected  TGS 1817, MFU 46.2 %, 1154 s a step, 160.3 h in all: predicted by --plan for the cluster h100, whose figures are
-#             0 measured, 8 datasheet, 20 estimate. Not measured. For whole sequences: documents take less time.
+#   expected  TGS 1817, MFU 46.2 %, 1154 s a step, 160.3 h in all: predicted by --plan for the cluster h100, whose
+#             figures are 0 measured, 8 datasheet, 20 estimate. Not measured. For whole sequences: documents take less time.
 #
 #   one machine, or an allocation that mpirun knows:  MODEL=Meta-Llama-3-8B DATA='data/long*.bin' scripts/run_llama3_8b_256k.sh
 #   Slurm:                                            MODEL=... DATA=... sbatch scripts/run_llama3_8b_256k.sh

@@ -30,6 +30,7 @@ for script in setup demo bench prepare_text gpu_check; do # and does nothing els
     check "scripts/$script.sh --help" \
         bash -c "timeout 5 scripts/$script.sh --help 2>'$dir/err' | grep -q 'scripts/$script.sh\|make $script' && [ ! -s '$dir/err' ]"
 done
-sources=(*.h *.cu *.cuh device/*.h device/*/*.* dev/*.[ch]* {dev,test}/*.py {scripts,test}/*.sh test/*.[ch]* test/fuzz/*.* Makefile test/*.mk)
-check 'no source line has more than 140 columns' awk 'length > 140 { print FILENAME ":" FNR; n++ } END { exit n > 0 || NR < 40000 }' "${sources[@]}"
+sources=(*.h *.cu *.cuh device/*.h device/*/*.* {dev,test,test/fuzz}/*.[ch]* {dev,test}/*.py {scripts,test,test/fuzz}/*.sh Makefile test/*.mk)
+check 'no source line has more than 140 columns' \
+    awk 'length > 140 { print FILENAME ":" FNR; n++ } END { exit n > 0 || NR < 40000 }' "${sources[@]}"
 closing_line

@@ -377,7 +377,8 @@ import re, sys
 planned = [int(n) for n in sys.argv[1:]]
 size = lambda text: float(text[:-1]) * {"K": 1 << 10, "M": 1 << 20}[text[-1]]
 def said_in(file, text, order): return re.search(text, " ".join(open(file).read().split())).group(*order)
-readme = said_in("README.md", r"Llama-3-8B on (\S+) tokens and Llama-3-70B on (\S+), a node of 8 trains them on (\S+) and (\S+) ", (1, 3, 2, 4))
+readme = said_in("README.md", r"Llama-3-8B on (\S+) tokens and Llama-3-70B on (\S+), a node of 8 trains them on (\S+) and (\S+) ",
+                 (1, 3, 2, 4))
 plans = said_in("docs/plans.md", r"Llama-3-8B up to (\S+) tokens on one GPU and (\S+) on eight, Llama-3-70B up to (\S+) and (\S+)\. ",
                 (1, 2, 3, 4))
 for said in (readme, plans):
