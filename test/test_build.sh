@@ -30,7 +30,8 @@ for script in setup demo bench prepare_text gpu_check; do # and does nothing els
     check "scripts/$script.sh --help" \
         bash -c "timeout 5 scripts/$script.sh --help 2>'$dir/err' | grep -q 'scripts/$script.sh\|make $script' && [ ! -s '$dir/err' ]"
 done
-sources=(*.h *.cu *.cuh device/*.h device/*/*.* {dev,test,test/fuzz}/*.[ch]* {dev,test}/*.py {scripts,test,test/fuzz}/*.sh Makefile test/*.mk)
+sources=(*.h *.cu *.cuh device/*.h device/*/*.* {dev,test,test/fuzz}/*.[ch]* {dev,test}/*.py
+    {scripts,test,test/fuzz}/*.sh Makefile test/*.mk)
 check 'no source line has more than 140 columns' \
     awk 'length > 140 { print FILENAME ":" FNR; n++ } END { exit n > 0 || NR < 40000 }' "${sources[@]}"
 closing_line

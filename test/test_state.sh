@@ -576,7 +576,7 @@ timeout 120 mpirun -np 2 bash -c "$limited" - "$binary" "${common[@]}" --cp 2 --
 check 'full disk: status 2, for the last state is not saved, and another attempt would find the export in its way' [ $? -eq 2 ]
 check 'full disk: the model is exported' "$binary" --model "$dir/disk_export" --dry-run
 check 'full disk: the run goes to its end' grep -q '^step *5/5' "$dir/out"
-check 'full disk: and says so at its end' bash -c "tail -1 '$dir/err' | grep '^error: the last state was not saved'"
+check 'full disk: and says so at its end' grep -q '^error: the last state was not saved' "$dir/err"
 check 'full disk: each save that failed is named' \
     [ "$(grep -c '^warning: the state of step .* was not saved: .*cannot be written' "$dir/err")" -eq 3 ]
 check 'full disk: nothing is left' [ "$(ls "$dir/disk")" = lock ]
