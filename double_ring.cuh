@@ -25,7 +25,7 @@
 //     rank 2    2     3     0     1                 1,0: begins again; inner hop to 3
 //     rank 3    3     2     1     0                 1,1: sum of ranks 2 and 3, plus that from 1; outer hop to 1
 //
-// dKV is summed in float on every rank. --dkv-wire fp32 sends the sums as they are. bf16 (as LoongTrain does) sends half the bytes: a sum
+// dKV is summed in float on every rank. --dkv-wire f32 sends the sums as they are. bf16 (as LoongTrain does) sends half the bytes: a sum
 // is rounded before each hop, each time by at most 2^-8 of itself. In total a gradient is off by less than sqrt(cp) 2^-8 of the largest one
 // (test_attention). With --cp-comm allgather each contribution goes straight to its owner: one rounding each.
 #ifndef DOUBLE_RING_CUH

@@ -14,7 +14,7 @@
 #include <stddef.h>
 
 typedef enum { CP_COMM_RING, CP_COMM_ALLGATHER } cp_comm_kind;
-typedef enum { DKV_WIRE_FP32, DKV_WIRE_BF16 } dkv_wire_kind;
+typedef enum { DKV_WIRE_F32, DKV_WIRE_BF16 } dkv_wire_kind;
 typedef enum { MOMENTS_F32, MOMENTS_BF16 } moments_kind;
 typedef enum { LR_COSINE, LR_WSD, LR_CONSTANT } lr_schedule_kind;
 typedef enum { EXPORT_AUTO, EXPORT_F32, EXPORT_BF16, EXPORT_F16 } export_dtype_kind; // auto: that of the source folder, f32 without one
@@ -151,7 +151,7 @@ static const option_row option_rows[] = {
      "which ranks are neighbours: those of a head-parallel group or those of a context-parallel group"},
     {"Grid", "cp-comm", "", OPTION_CHOICE, AT(cp_comm), 0, 0, "ring", "ring|allgather",
      "how K and V are exchanged within a context-parallel group"},
-    {"Grid", "dkv-wire", "", OPTION_CHOICE, AT(dkv_wire), 0, 0, "fp32", "fp32|bf16",
+    {"Grid", "dkv-wire", "", OPTION_CHOICE, AT(dkv_wire), 0, 0, "f32", "f32|bf16",
      "number type in which gradients of K and V are sent within a context-parallel group; every rank sums in float; bf16 halves the bytes "
      "and rounds before each hop"},
     {"Grid", "gpus-per-node", "N", OPTION_COUNT, AT(gpus_per_node), 1, 4096, "", "",

@@ -513,7 +513,7 @@ static inline bool plan_write_json(const run_question *q, int64_t attended, cons
     config_add_text(plan, "cluster", q->machines->name);
     cJSON_AddItemToObject(plan, "figures", figures);
     cJSON_AddNumberToObject(plan, "ranks", q->ranks);
-    cJSON_AddStringToObject(plan, "dkv_wire", q->o->dkv_wire == DKV_WIRE_BF16 ? "bf16" : "fp32");
+    cJSON_AddStringToObject(plan, "dkv_wire", q->o->dkv_wire == DKV_WIRE_BF16 ? "bf16" : "f32");
     cJSON_AddNumberToObject(plan, "seq_len", (double)q->o->seq_len);
     cJSON_AddNumberToObject(plan, "attended_length", (double)attended);
     cJSON_AddNumberToObject(plan, "global_batch", (double)plan_global_batch(q->o));

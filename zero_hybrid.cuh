@@ -15,13 +15,12 @@
 //                       zo / zp), those of unit u+1 (zp > 1: u+2) while unit u computes
 //
 // Model states on the host, so that the device holds them only while it works on them:
-//   optimizer states    come to the device and go in parts, through two windows. AdamW on unit u runs in the next forward pass, aside,
-//                       while unit u-2 (zp = 1) or u-3 computes; only that of the first units is exposed
+//   optimizer states    come to the device and go in parts, through two staging buffers. AdamW on unit u runs in the next forward pass,
+//                       aside, while unit u-2 (zp = 1) or u-3 computes; only that of the first units is exposed
 //   gradients, too      if zg = zo = ranks: stage 1 is followed by a copy of the shard to the host, while the next unit computes; what
 //                       earlier micro-steps left there has come back before
 //   parameters, too     if zp = zg = zo = ranks: a shard comes to the device before its gather, while the unit before the one that hides
-//                       the gather computes; with one rank it comes in place of the gather. The update's windows take the new parameters
-//                       to the host
+//                       the gather computes; with one rank it comes in place of the gather. The update takes the new ones to the host
 //
 // Bytes a rank sends per step, n = padded elements of a unit, s = sizeof(floatX), R = ranks / zo, A = micro-steps of a step:
 //   gather   n s (zp-1)/zp  times: embedding A, head A (tied: 1 each), all layers together L + max(L-2, 0) (2A-1): where the passes turn
@@ -41,7 +40,7 @@ enum { ZERO_MAX_TENSORS = 8, ZERO_SLOTS = 4 };
 enum { REDUCE_SHARD, REDUCE_PIECE, REDUCE_REPLICAS, REDUCE_BACK, ZERO_STAGES, // 1, 2, and the two halves of 3 above
        REDUCE_HOST = ZERO_STAGES };                                            // offloaded gradients: the copy to the host
 typedef enum { OFFLOAD_NONE, OFFLOAD_OPTIMIZER, OFFLOAD_GRADIENTS, OFFLOAD_PARAMETERS } zero_offload; // each with those before it
-enum { ZERO_PARTS = 16 }; // offloaded optimizer states: the largest piece goes through the two windows in this many parts
+enum { ZERO_PARTS = 16 }; // offloaded optimizer states: the largest piece goes through the two staging buffers in this many parts
 
 // A tensor inside a unit.
 typedef struct {
@@ -120,9 +119,9 @@ typedef struct {
     float *arrived;             // (largest / zg) before it is added: one micro-step's gradient shard; offloaded: what is on the host
     void *scratch[ZERO_STAGES]; // of the reductions
     zero_offload offload;
-    int64_t window_count;     // elements of a part
-    char *window[2];          // device: m, v, master, gradient of one part, in this order, as far as offloaded; each (window_count)
-    floatX *window_params[2]; // device: its parameters, (window_count)
+    int64_t staging_count;     // elements of a part
+    char *staging[2];          // device: m, v, master, gradient of one part, in this order, as far as offloaded; each (staging_count)
+    floatX *staging_params[2]; // device: its parameters, (staging_count)
     float *leaving[2];        // device: (largest / zg) gradient shards of two units, from their reduction to their copy to the host; zg > 1
     int64_t arriving;         // ticket of the copy into `arrived`
     floatX *shard_slot[ZERO_SLOTS];   // device: (count / zp) parameter shards on their way from host to gather; one rank: param_slot
@@ -183,7 +182,7 @@ static inline void zero_layout(zero_hybrid *z, arena *device, arena *host, bool 
     masters = masters && arena_element(device) != sizeof(float);
     bool offload_grads = trains && offload >= OFFLOAD_GRADIENTS, offload_params = offload >= OFFLOAD_PARAMETERS;
     bool grad_slots = trains && (z->zg > 1 || offload_grads), param_slots = z->zp > 1 || offload_params;
-    bool windows = offload >= OFFLOAD_OPTIMIZER && (trains || masters); // otherwise there are no optimizer states
+    bool staged = offload >= OFFLOAD_OPTIMIZER && (trains || masters); // otherwise there are no optimizer states
     z->offload = offload;
     z->params = HOST_NEW(floatX *, units);
     z->grads = HOST_NEW(float *, units);
@@ -202,11 +201,11 @@ static inline void zero_layout(zero_hybrid *z, arena *device, arena *host, bool 
         z->master[u] = masters ? ARENA_TAKE(states, MEM_OPTIMIZER, float, n / z->zo) : NULL;
     }
     z->squares = ARENA_TAKE(device, MEM_GRADIENTS, double, units);
-    z->window_count = round_up(ceil_div(z->largest / z->zo, ZERO_PARTS), 64);
-    size_t window_bytes = 2 * z->moment_bytes + sizeof(float) * (size_t)(masters + offload_grads); // of an element
+    z->staging_count = round_up(ceil_div(z->largest / z->zo, ZERO_PARTS), 64);
+    size_t staging_bytes = 2 * z->moment_bytes + sizeof(float) * (size_t)(masters + offload_grads); // of an element
     for (int i = 0; i < 2; i++) {
-        z->window[i] = windows ? (char *)arena_take(device, MEM_OPTIMIZER, z->window_count, window_bytes) : NULL;
-        z->window_params[i] = windows && offload_params ? ARENA_TAKE_X(device, MEM_OPTIMIZER, z->window_count) : NULL;
+        z->staging[i] = staged ? (char *)arena_take(device, MEM_OPTIMIZER, z->staging_count, staging_bytes) : NULL;
+        z->staging_params[i] = staged && offload_params ? ARENA_TAKE_X(device, MEM_OPTIMIZER, z->staging_count) : NULL;
         z->leaving[i] = offload_grads && z->zg > 1 ? ARENA_TAKE(device, MEM_GRADIENTS, float, z->largest / z->zg) : NULL;
     }
     for (int s = 0; s < ZERO_SLOTS; s++) {
@@ -279,7 +278,7 @@ static inline rounding_rule zero_rounding(const zero_hybrid *z, int unit, int te
 }
 
 // The part after *p, which begins as {first unit, 0, 0}: the next unit's piece or, where states are offloaded, as much of a piece as a
-// window holds. False: *p was the last one.
+// staging buffer holds. False: *p was the last one.
 static inline bool zero_next_part(const zero_hybrid *z, zero_part *p) {
     p->begin += p->count;
     if (p->count > 0 && p->begin == z->units[p->unit].count / z->zo) {
@@ -288,7 +287,7 @@ static inline bool zero_next_part(const zero_hybrid *z, zero_part *p) {
     }
     if (p->unit == z->unit_count) return false;
     p->count = z->units[p->unit].count / z->zo - p->begin;
-    if (z->offload != OFFLOAD_NONE) p->count = min_i64(p->count, z->window_count);
+    if (z->offload != OFFLOAD_NONE) p->count = min_i64(p->count, z->staging_count);
     return true;
 }
 
@@ -320,31 +319,31 @@ static inline void zero_adamw_part(zero_hybrid *z, zero_part p, floatX *params, 
 static inline int64_t zero_copy(zero_hybrid *z, bool to_device, void *host, void *device, size_t bytes) {
     return to_device ? device_copy_start(z->to_device, device, host, bytes) : device_copy_start(z->to_host, host, device, bytes);
 }
-// Starts copying what is offloaded of a part from the host to window i, or back what the update changes. Returns the last ticket: a lane
-// finishes in order.
-static inline int64_t zero_window_copy(zero_hybrid *z, zero_part p, int i, bool to_device) {
+// Starts copying what is offloaded of a part from the host to staging buffer i, or back what the update changes. Returns the last ticket: a
+// lane finishes in order.
+static inline int64_t zero_staging_copy(zero_hybrid *z, zero_part p, int i, bool to_device) {
     bool grads = z->offload >= OFFLOAD_GRADIENTS && to_device;
     bool params = z->offload >= OFFLOAD_PARAMETERS && (!to_device || z->master[p.unit] == NULL);
     void *host[4] = {z->m[p.unit], z->v[p.unit], z->master[p.unit], grads ? z->grads[p.unit] : NULL};
-    char *window = z->window[i];
+    char *at = z->staging[i];
     int64_t ticket = 0;
     for (int k = 0; k < 4; k++) {
         size_t element = k < 2 ? z->moment_bytes : sizeof(float);
         if (host[k] == NULL) continue;
-        ticket = zero_copy(z, to_device, (char *)host[k] + element * (size_t)p.begin, window, element * (size_t)p.count);
-        window += element * (size_t)z->window_count;
+        ticket = zero_copy(z, to_device, (char *)host[k] + element * (size_t)p.begin, at, element * (size_t)p.count);
+        at += element * (size_t)z->staging_count;
     }
-    return params ? zero_copy(z, to_device, zero_part_params(z, p), z->window_params[i], sizeof(floatX) * (size_t)p.count) : ticket;
+    return params ? zero_copy(z, to_device, zero_part_params(z, p), z->staging_params[i], sizeof(floatX) * (size_t)p.count) : ticket;
 }
-// AdamW on a part that is in window i.
-static inline void zero_adamw_window(zero_hybrid *z, zero_part p, int i) {
-    size_t moment = z->moment_bytes * (size_t)z->window_count;
-    char *m = z->window[i], *v = m + moment;
+// AdamW on a part that is in staging buffer i.
+static inline void zero_adamw_staged(zero_hybrid *z, zero_part p, int i) {
+    size_t moment = z->moment_bytes * (size_t)z->staging_count;
+    char *m = z->staging[i], *v = m + moment;
     float *floats = (float *)(void *)(v + moment), *master = z->master[p.unit] != NULL ? floats : NULL;
     const float *grads = z->offload < OFFLOAD_GRADIENTS ? zero_optim_grads(z, p.unit) + p.begin
-                         : master != NULL               ? floats + z->window_count
+                         : master != NULL               ? floats + z->staging_count
                                                         : floats;
-    zero_adamw_part(z, p, z->offload >= OFFLOAD_PARAMETERS ? z->window_params[i] : zero_part_params(z, p), m, v, master, grads);
+    zero_adamw_part(z, p, z->offload >= OFFLOAD_PARAMETERS ? z->staging_params[i] : zero_part_params(z, p), m, v, master, grads);
 }
 
 // Offloaded states: starts AdamW on the units before `units` that are due. It runs aside, part by part: while one part is updated, the one
@@ -356,17 +355,17 @@ static inline void zero_adamw_start(zero_hybrid *z, int units) {
     zero_part part = {z->adamw_started, 0, 0};
     device_aside_begin();
     zero_next_part(z, &part);
-    arriving[0] = zero_window_copy(z, part, 0, true);
+    arriving[0] = zero_staging_copy(z, part, 0, true);
     for (int now = 0; part.unit < units; now = 1 - now) {
         double began = trace_now();
         zero_part next = part;
         if (zero_next_part(z, &next) && next.unit < units) {
             if (leaving[1 - now] != 0) device_copy_finish(z->to_host, leaving[1 - now]);
-            arriving[1 - now] = zero_window_copy(z, next, 1 - now, true);
+            arriving[1 - now] = zero_staging_copy(z, next, 1 - now, true);
         }
         device_copy_finish(z->to_device, arriving[now]);
-        zero_adamw_window(z, part, now);
-        leaving[now] = zero_window_copy(z, part, now, false);
+        zero_adamw_staged(z, part, now);
+        leaving[now] = zero_staging_copy(z, part, now, false);
         trace_compute("AdamW", part.unit, began);
         part = next;
     }
@@ -664,14 +663,14 @@ static inline void zero_reset_moments(zero_hybrid *z) {
 static inline void zero_reset_states(zero_hybrid *z) {
     zero_reset_moments(z);
     for (zero_part p = {0, 0, 0}; zero_next_part(z, &p) && z->master[p.unit] != NULL;) {
-        float *master = z->master[p.unit], *window = (float *)(void *)z->window[0]; // whose bytes are enough for a part's master weights
+        float *master = z->master[p.unit], *staged = (float *)(void *)z->staging[0]; // whose bytes are enough for a part's master weights
         floatX *own = zero_part_params(z, p);
         if (z->offload >= OFFLOAD_PARAMETERS) {
-            device_from_host(z->window_params[0], own, sizeof(floatX) * (size_t)p.count);
-            own = z->window_params[0];
+            device_from_host(z->staging_params[0], own, sizeof(floatX) * (size_t)p.count);
+            own = z->staging_params[0];
         }
-        op_cast_to_float(z->offload != OFFLOAD_NONE ? window : master, own, p.count);
-        if (z->offload != OFFLOAD_NONE) device_to_host(master + p.begin, window, sizeof(float) * (size_t)p.count);
+        op_cast_to_float(z->offload != OFFLOAD_NONE ? staged : master, own, p.count);
+        if (z->offload != OFFLOAD_NONE) device_to_host(master + p.begin, staged, sizeof(float) * (size_t)p.count);
     }
 }
 

@@ -75,7 +75,7 @@ static void test_table(void) {
     CHECK(o.dkv_wire == DKV_WIRE_BF16 && o.placement == PLACEMENT_CONTEXT_FIRST && o.cp_comm == CP_COMM_ALLGATHER &&
           o.recompute == RECOMPUTE_SELECTIVE && o.lr_schedule == LR_WSD && o.moments == MOMENTS_BF16, "choices");
     CHECK(parse(&o, GOOD "--placement head-first --cp-comm ring --recompute auto --lr-schedule constant", &e), "%s", e.text);
-    CHECK(o.dkv_wire == DKV_WIRE_FP32 && o.placement == PLACEMENT_HEAD_FIRST && o.cp_comm == CP_COMM_RING &&
+    CHECK(o.dkv_wire == DKV_WIRE_F32 && o.placement == PLACEMENT_HEAD_FIRST && o.cp_comm == CP_COMM_RING &&
           o.recompute == RECOMPUTE_AUTO && o.lr_schedule == LR_CONSTANT, "choices");
     CHECK(parse(&o, GOOD "--steps 10 --lr-schedule wsd --wsd-decay 0.3 --warmup 7", &e) &&
           parse(&o, GOOD "--steps 1 --lr-schedule wsd --wsd-decay 1", &e), "%s", e.text);
@@ -226,7 +226,7 @@ static void test_refusals(void) {
         {GOOD "--eps 0", "numbers from"}, {GOOD "--offload-activations 1.01", "from 0 to 1"},
         {GOOD "--recompute some", "none, selective, full, auto"}, {GOOD "--recompute ful", "none, selective, full, auto"},
         {GOOD "--placement heads", "head-first, context-first"}, {GOOD "--cp-comm none|ring", "ring, allgather"},
-        {GOOD "--dkv-wire float", "fp32, bf16"},
+        {GOOD "--dkv-wire float", "f32, bf16"},
         {GOOD "--zero-params all", "full, replica"}, {GOOD "--zero-params 0", "full, replica"}, {GOOD "--zero-params -1", "full, replica"},
         {GOOD "--hp 3", "legal values are 1, 2, 4, 8"}, {GOOD "--hp 16", "query heads of tiny; legal values are 1, 2, 4, 8"},
         {GOOD "--cp 3", "does not divide the 8 ranks; legal values of the product are 1, 2, 4, 8"},

@@ -117,11 +117,11 @@ assert host > 1.001 * here and host > 1.001 * narrow, (here, host, narrow)
 PY
 # --dkv-wire: a run sends the bytes predicted, with bf16 half of dKV's; the plan's command keeps the option, and its step is faster.
 for ring in '--inner-ring 2' '--cp-comm allgather'; do
-    for wire in fp32 bf16; do
+    for wire in f32 bf16; do
         mpirun -np 4 "$binary" "${small[@]:2}" --model "$dir/it's" --cp 4 $ring --dkv-wire $wire --grad-accum 2 --zero-params full \
             --steps 2 --log "$dir/$wire.jsonl" >"$dir/wire" 2>&1 </dev/null
     done
-    check "--dkv-wire with $ring: bytes and loss" python3 - "$dir/fp32.jsonl" "$dir/bf16.jsonl" <<'PY'
+    check "--dkv-wire with $ring: bytes and loss" python3 - "$dir/f32.jsonl" "$dir/bf16.jsonl" <<'PY'
 import json, sys
 a, b = ([json.loads(line) for line in open(path)][1:] for path in sys.argv[1:])
 assert len(a) == len(b) == 2
@@ -134,14 +134,14 @@ for x, y in zip(a, b):
     assert abs(x["loss"] - y["loss"]) < 1e-3 * x["loss"] and (x["step"] == 1 or x["loss"] != y["loss"]), (x, y)
 PY
 done
-for wire in fp32 bf16; do
+for wire in f32 bf16; do
     plan --model llama2-7b --ranks 64 --cluster a100-4nic --seq-len 128K --global-batch 1 --dkv-wire $wire &&
         cp "$dir/plan.json" "$dir/$wire.json"
 done
-check '--dkv-wire in a plan' python3 - "$dir/fp32.json" "$dir/bf16.json" "$dir/plan" <<'PY'
+check '--dkv-wire in a plan' python3 - "$dir/f32.json" "$dir/bf16.json" "$dir/plan" <<'PY'
 import json, sys
 a, b = (json.load(open(path)) for path in sys.argv[1:3])
-assert (a["dkv_wire"], b["dkv_wire"]) == ("fp32", "bf16") and b["choices"][0]["step_s"] < a["choices"][0]["step_s"]
+assert (a["dkv_wire"], b["dkv_wire"]) == ("f32", "bf16") and b["choices"][0]["step_s"] < a["choices"][0]["step_s"]
 assert " --dkv-wire bf16 " in open(sys.argv[3]).read().splitlines()[-1]
 PY
 # Packed documents: numbers of one to five digits, each with a space. A plan and a run's prediction count what is visible; a plan without

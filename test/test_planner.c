@@ -545,7 +545,7 @@ static void check_our_schedule(void) {
         waits.backward = theirs.backward;
         print_long_ring("ours, waiting for dKV as they do", &waits);
         print_long_ring("ours, --dkv-wire bf16", &ours);
-        print_long_ring("ours, --dkv-wire fp32", &wide);
+        print_long_ring("ours, --dkv-wire f32", &wide);
         printf("    late dKV saves %.1f ms of %.1f; without any exposed transfer it would be %.1f ms\n",
                1e3 * (paper_attention_seconds(&waits) - paper_attention_seconds(&ours)), 1e3 * paper_attention_seconds(&waits),
                1e3 * (ours.forward.compute + ours.backward.compute + ours.launch));

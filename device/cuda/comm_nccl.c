@@ -362,7 +362,7 @@ static void warm_up(comm *group, size_t bytes) {
     switch (group->kind) {
     case COMM_SEQ_ALLTOALL: comm_alltoall_start(group, buffer, other, bytes); break;
     case COMM_KV_GATHER: case COMM_PARAM_GATHER: case COMM_PARAM_UPDATE: comm_allgather_start(group, buffer, other, bytes); break;
-    case COMM_DKV_SCATTER: // --dkv-wire fp32, and bf16
+    case COMM_DKV_SCATTER: // --dkv-wire f32, and bf16
         comm_reduce_scatter_start(group, (float *)buffer, (float *)other, bytes / sizeof(float), NULL);
         comm_finish(group);
         comm_alltoall_start(group, buffer, other, bytes);
