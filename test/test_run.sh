@@ -330,10 +330,10 @@ times = [row['compute_ms'] for row in rows]
 assert all(t['mean'] <= t['slowest'] <= row['step_ms'] and t['rank'] in (0, 1) for t, row in zip(times, rows)), times
 assert 'kv_inner' in line and all(sum(row['exposed_ms'].values()) < row['step_ms'] for row in rows), line"
 
-# A rank that computes longer than the others is named: rank 1, which is stopped half of the time.
-stopped='(while kill -STOP $$; do sleep 0.05; kill -CONT $$; sleep 0.05; done) >/dev/null 2>&1 & exec "$@"'
+# A rank that computes longer than the others is named: rank 1, which is stopped three quarters of the time.
+stopped='(while kill -STOP $$; do sleep 0.15; kill -CONT $$; sleep 0.05; done) >/dev/null 2>&1 & exec "$@"'
 long=("$binary" "${model[@]}" --dp 2 --batch-size 8 --log "$dir/slow.jsonl" --steps)
-mpirun -np 1 "${long[@]}" 60 : -np 1 bash -c "$stopped" slow "${long[@]}" 60 >"$dir/slow.out" 2>&1
+mpirun -np 1 "${long[@]}" 40 : -np 1 bash -c "$stopped" slow "${long[@]}" 40 >"$dir/slow.out" 2>&1
 check 'the slowest rank is named' \
     grep -Eq '^computed, ms a step: [0-9.]+ in the mean of all ranks, [0-9.]+ on rank 1 \([^ ]+\), the slowest$' "$dir/slow.out"
 logged="
