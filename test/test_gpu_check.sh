@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# scripts/gpu_check.sh itself, without a GPU: nvidia-smi, make, gcc and the programs are replaced by scripts. (`--rehearse` runs its real steps: by hand.)
+# scripts/gpu_check.sh itself, without a GPU: nvidia-smi, make, gcc and the programs are replaced by scripts.
+# (`--rehearse` runs its real steps: by hand.)
 source "$(dirname "$0")/shell.sh"
 mkdir -p "$dir/bin" "$dir/scripts"
 cp scripts/{gpu_check,mpi_env}.sh "$dir/scripts"
@@ -8,7 +9,9 @@ replace() { # NAME SCRIPT
 }
 replace nvidia-smi '[[ $* == *compute_cap* ]] && echo "NVIDIA H100 80GB HBM3, 9.0" || echo 81559'
 replace make 'for file; do
-    case $file in build/*/train_llama | build/*/test/* | build/*/text_to_tokens) mkdir -p "$(dirname "$file")"; cp bin/program "$file" ;; esac
+    case $file in
+    build/*/train_llama | build/*/test/* | build/*/text_to_tokens) mkdir -p "$(dirname "$file")"; cp bin/program "$file" ;;
+    esac
     [[ $file == build/*/train_llama ]] && cp "$(type -P true)" "$file" # a program whose libraries are found
 done
 echo "CUDA 13.0 (of the test)"'
@@ -18,7 +21,9 @@ replace program 'case $0 in
 *cpu-check/*/compare_devices) : >"$2" ;; # the results of the CPU device
 *gpu_points) [ "$1" != 6 ] || : >"$2" ;; # the properties of the GPU
 *"${HANGS:-none}") [ -z "${STUBBORN:-}" ] || trap "" TERM; echo $$ >hanging; cp "$(type -P sleep)" "$0-sleeps"; exec "$0-sleeps" 100 ;;
-*"${FAILS:-none}") echo the first line; if [ -z "${FAULT:-}" ]; then yes | head -c 50000; else echo "$FAULT; core dump: ${CUDA_ENABLE_COREDUMP_ON_EXCEPTION:-0}, NCCL: $NCCL_DEBUG"; fi # of 2 ranks
+*"${FAILS:-none}") echo the first line
+    if [ -z "${FAULT:-}" ]; then yes | head -c 50000
+    else echo "$FAULT; core dump: ${CUDA_ENABLE_COREDUMP_ON_EXCEPTION:-0}, NCCL: $NCCL_DEBUG"; fi # of 2 ranks
     [ -z "${CRASH:-}" ] || kill -SEGV $$
     echo 3 passed, 1 failed; exit 1 ;;
 esac'
@@ -40,7 +45,8 @@ HELD='seq 1' beside held 'a small run' &
 HANGS=bench_cuda beside hangs 'that move memory' &
 
 mkdir "$dir/a folder"
-check 'all steps pass, also where paths have spaces' gpu_check TMPDIR="$dir/a folder" "$dir/scripts/gpu_check.sh" --report "$dir/a folder/report.txt"
+check 'all steps pass, also where paths have spaces' \
+    gpu_check TMPDIR="$dir/a folder" "$dir/scripts/gpu_check.sh" --report "$dir/a folder/report.txt"
 mv "$dir/a folder/report.txt" "$dir"
 says '^[1-9][0-9]* passed, 0 failed'
 says "^ok      point 6: cuDNN graphs, with this GPU's own properties"
@@ -59,23 +65,28 @@ says '^skipped Hugging Face goldens, bf16: no time left of 8 s (stopped after [5
 rm "$dir/report.txt"
 hanging_ends() { for ((i = 0; i < 100; i++)); do kill -0 "$(cat "$dir/hanging")" 2>/dev/null && sleep 0.1 || return 0; done && return 1; }
 for signal in INT TERM; do # timeout: 124, unless it must kill
-    check "SIG$signal during a step ends the check" ends_with 124 'Hugging Face goldens' gpu_check HANGS=test_golden timeout -s $signal -k 20 4 "${checked[@]}"
+    check "SIG$signal during a step ends the check" \
+        ends_with 124 'Hugging Face goldens' gpu_check HANGS=test_golden timeout -s $signal -k 20 4 "${checked[@]}"
     check 'and the step' hanging_ends
 done
 rm "$dir/report.txt"
 failing=("${checked[@]}" --only kernels,)
 check 'a step that crashes' ends_with 1 'FAILED  kernels, .*(status 139)' gpu_check FAILS=test_kernels CRASH=1 "${failing[@]}"
 says '^the debugger: -batch -nx -ex run .*build/.*/test_kernels tell'
-check 'a fault of the GPU' ends_with 1 'FAILED  kernels, .*(status 1)' gpu_check FAILS=test_kernels FAULT='an illegal memory access was encountered' "${failing[@]}"
+check 'a fault of the GPU' ends_with 1 'FAILED  kernels, .*(status 1)' \
+    gpu_check FAILS=test_kernels FAULT='an illegal memory access was encountered' "${failing[@]}"
 says '^an illegal memory access .*core dump: 1'
-check 'a fault of NCCL' ends_with 1 'FAILED  point 7: 2 ranks .*(status 1)' gpu_check FAILS=90/test/compare_devices FAULT='NCCL: unhandled system error' "${checked[@]}" --only '7: 2 ranks'
+check 'a fault of NCCL' ends_with 1 'FAILED  point 7: 2 ranks .*(status 1)' \
+    gpu_check FAILS=90/test/compare_devices FAULT='NCCL: unhandled system error' "${checked[@]}" --only '7: 2 ranks'
 says '^NCCL: unhandled system error.*NCCL: INFO'
 check 'a step that fails is the status' ends_with 1 'FAILED  kernels, .*(status 1)' gpu_check FAILS=test_kernels "${failing[@]}"
 says '^the first line'
 says '^\[... [0-9]* bytes ...\]'
 check 'the rest: what did not pass' gpu_check "${checked[@]}" --rest "$dir/report.txt" --only kernels,
 says '^ok      kernels,'
-replace compute-sanitizer 'echo "========= Error: Device not supported. Please refer to its documentation"; echo "error: no usable GPU"; exit 2'
+replace compute-sanitizer 'echo "========= Error: Device not supported. Please refer to its documentation"
+echo "error: no usable GPU"
+exit 2'
 check 'compute-sanitizer that does not support the device is no failure' gpu_check "${checked[@]}" --only memcheck
 says '^skipped compute-sanitizer memcheck: .*Device not supported'
 check 'a word that no step has in its name' ends_with 1 'FAILED  --only kernals: no step has this' gpu_check "${checked[@]}" --only kernals
@@ -83,9 +94,12 @@ check 'a report that is none' ends_with 2 '^error: --rest: .* not a report of th
 check 'cJSON is named where it is missing' ends_with 2 "missing: cJSON's header" gpu_check NO_HEADER=cJSON "${checked[@]}"
 if ! nvidia-smi -L >"$dir/gpus" 2>&1; then check 'a GPU that is missing is named' ends_with 2 'missing: a GPU' scripts/gpu_check.sh; fi
 check 'its steps are listed' bash -c "scripts/gpu_check.sh --dry-run | grep -q 'benchmark and point 8'"
-for wrong in '--limit 0' '--limit' '--limit 10s' '--limit 1000000'; do check "refused: $wrong" ends_with 2 'legal values are 1 to 999999' scripts/gpu_check.sh $wrong; done
+for wrong in '--limit 0' '--limit' '--limit 10s' '--limit 1000000'; do
+    check "refused: $wrong" ends_with 2 'legal values are 1 to 999999' scripts/gpu_check.sh $wrong
+done
 wait
-check 'a step that hangs is not done at its limit' grep -q '^FAILED  benchmark: kernels that move memory (not done after 40 s)' "$dir/hangs/report.txt"
+check 'a step that hangs is not done at its limit' \
+    grep -q '^FAILED  benchmark: kernels that move memory (not done after 40 s)' "$dir/hangs/report.txt"
 check 'and where it hung' grep -q '^the debugger: -p [0-9]* .*info cuda kernels' "$dir/hangs/report.txt"
 check 'nor one that the driver does not let go' grep -q '^FAILED  token file (not done after 20 s)' "$dir/held/report.txt"
 check 'after which the check goes on' grep -q '^ok      a small run' "$dir/held/report.txt"
