@@ -1,26 +1,33 @@
 #!/usr/bin/env bash
 # Checks everything that only a GPU can show, with one command on one machine of one GPU or several, in less than ten minutes: builds
-# DEVICE=cuda for the GPU at hand, runs the GPU tests, the points that stayed open without a GPU (test/gpu_points.c) and the benchmarks. Leaves
-# one report file, and beside it a file of cuDNN's properties of the GPU.
-#   scripts/gpu_check.sh [--report FILE] [--only WORD]...   --only: the steps whose name contains one of the words, and those that prepare them
-#                        [--limit SECONDS]                  in all, instead of 580 (the rest of ten minutes is for a killed step's log and the table)
+# DEVICE=cuda for the GPU at hand, runs the GPU tests, the points that stayed open without a GPU (test/gpu_points.c) and the benchmarks.
+# Leaves one report file, and beside it a file of cuDNN's properties of the GPU.
+#   scripts/gpu_check.sh [--report FILE] [--only WORD]...   --only: the steps whose name contains one of the words,
+#                                                           and those that prepare them
+#                        [--limit SECONDS]                  in all, instead of 580
+#                                                           (the rest of ten minutes is for a killed step's log and the table)
 #   scripts/gpu_check.sh --preflight                        says what is here and what is missing (status 0 or 2); runs nothing
 #   scripts/gpu_check.sh --dry-run                          lists the steps, their time limits and commands; runs nothing
-#   scripts/gpu_check.sh --rest REPORT                      only the steps that did not pass in this report; the new report begins with a copy of it
-#   scripts/gpu_check.sh --pack [toolkit]                   on a connected machine (Debian, Ubuntu): fetches into gpu_check_pack/ what a bare GPU
-#                                                           machine may lack: make, Open MPI, cJSON and the CPU device's results (some 30 MB); toolkit:
-#                                                           also CUDA, cuDNN and NCCL as wheels (2.3 GB). Copy the repository with this folder to the GPU
+#   scripts/gpu_check.sh --rest REPORT                      only the steps that did not pass in this report;
+#                                                           the new report begins with a copy of it
+#   scripts/gpu_check.sh --pack [toolkit]                   on a connected machine (Debian, Ubuntu): fetches into gpu_check_pack/
+#                                                           what a bare GPU machine may lack: make, Open MPI, cJSON and the CPU
+#                                                           device's results (some 30 MB); toolkit: also CUDA, cuDNN and NCCL
+#                                                           as wheels (2.3 GB). Copy the repository with this folder to the GPU
 #                                                           machine; the check takes from it what the machine lacks
-#   scripts/gpu_check.sh --rehearse                         the same steps without a GPU, with small sizes, over fakes of the libraries and the
-#                                                           emulated kernels: proves that the script and the programs work, measures nothing
+#   scripts/gpu_check.sh --rehearse                         the same steps without a GPU, with small sizes, over fakes of the
+#                                                           libraries and the emulated kernels: proves that the script and the
+#                                                           programs work, measures nothing
 # GPU_CHECK_COMMIT=NAME: the commit that the report names if the sources come without .git.
-# Needs: a GPU with its driver, gcc, g++, make. Without Open MPI (on the machine or in the pack) or NCCL the build is for one rank, and steps of
-# several ranks are skipped; without cuDNN all attention is by hand. The report begins with what was missing.
-# To carry to the GPU machine beside the tracked files: gpu_check_pack/ (git ignores it; made anew when test/compare_devices.c changed), and for --rest
-# the earlier report.
-# The steps that show most come first, so that a check that is cut short still shows the most; the report is written step by step. Of a step that failed it
-# also holds what the driver says, where the step hung (by cuda-gdb, or gdb), where the GPU or the program faulted, and all that NCCL says.
-# Closes with a table of the benchmarks and "N passed, N failed, N skipped". Exit status: 0 no step failed, 1 some did, 2 it could not start.
+# Needs: a GPU with its driver, gcc, g++, make. Without Open MPI (on the machine or in the pack) or NCCL the build is for one rank, and
+# steps of several ranks are skipped; without cuDNN all attention is by hand. The report begins with what was missing.
+# To carry to the GPU machine beside the tracked files: gpu_check_pack/ (git ignores it; made anew when test/compare_devices.c changed),
+# and for --rest the earlier report.
+# The steps that show most come first, so that a check that is cut short still shows the most; the report is written step by step.
+# Of a step that failed it also holds what the driver says, where the step hung (by cuda-gdb, or gdb), where the GPU or the program
+# faulted, and all that NCCL says.
+# Closes with a table of the benchmarks and "N passed, N failed, N skipped".
+# Exit status: 0 no step failed, 1 some did, 2 it could not start.
 set -u
 from=$PWD
 cd "$(dirname "$0")/.." || exit 2
@@ -35,7 +42,8 @@ while [ $# -gt 0 ]; do
     --pack) mode=pack
         [ "${2:-}" = toolkit ] && { pack_toolkit=1; shift; } ;;
     --rest) [[ ${2:-/} == /* ]] || set -- "$1" "$from/$2" "${@:3}"
-        grep -qs -m1 '^gpu_check of ' "${2:-}" || { echo "error: --rest: the value is missing or is not a report of this check" >&2; exit 2; }
+        grep -qs -m1 '^gpu_check of ' "${2:-}" ||
+            { echo "error: --rest: the value is missing or is not a report of this check" >&2; exit 2; }
         rest=$(cat "$2"); shift ;;
     --rehearse) mode=rehearse ;;
     --report) [ $# -ge 2 ] || { echo "error: --report: the value is missing; it must be a file name" >&2; exit 2; }
@@ -46,12 +54,13 @@ while [ $# -gt 0 ]; do
     --limit) [[ ${2:-} =~ ^[1-9][0-9]{0,5}$ ]] || { echo "error: --limit ${2:-}: legal values are 1 to 999999 seconds" >&2; exit 2; }
         total_limit=$2; shift ;;
     --help | -h) sed -n '2,/^set -u/{/^set -u/d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;;
-    *) echo "error: unknown argument $1; legal arguments are --report FILE, --only WORD, --limit SECONDS, --rest REPORT, --preflight, --dry-run, --pack [toolkit]," \
-        "--rehearse, --help" >&2
+    *) echo "error: unknown argument $1; legal arguments are --report FILE, --only WORD, --limit SECONDS, --rest REPORT," \
+        "--preflight, --dry-run, --pack [toolkit], --rehearse, --help" >&2
         exit 2 ;;
     esac
     shift
 done
+cores=$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc) # nproc obeys these, which some images set
 have() { command -v "$1" >/dev/null 2>&1; }
 shared_memory() { echo $((0 + $(df -k --output=avail /dev/shm 2>/dev/null | tail -1))); } # KiB that are free
 open_mpi() { have mpirun && mpicc --showme:compile >/dev/null 2>&1; } # another MPI's mpicc does not know this
@@ -63,32 +72,46 @@ make_pack() {
     rm -rf "$pack"
     mkdir -p "$pack/debs" "$pack/debian" || return 1
     # All their dependencies, except what every machine with a compiler has, which must not be replaced.
-    names=$(apt-cache depends --recurse --no-recommends --no-suggests --no-conflicts --no-breaks --no-replaces --no-enhances "${packages[@]}" |
-        grep -E '^[a-z0-9]' | grep -vE '^(libc6|libc-|libc-dev|libcrypt|linux-libc|libgcc|libstdc|gcc|g\+\+|cpp|gfortran|libgfortran-|flang|libflang|libclang|libllvm|libmlir|autoconf|automake|autotools|libasan|libtsan|liblsan|libubsan|libjs-|libpam|libselinux|libsemanage|binutils|debconf|cdebconf|dpkg|perl|libperl|openssh|ssh|install-info|tar|coreutils|adduser|passwd|base-)' |
+    names=$(apt-cache depends --recurse --no-recommends --no-suggests --no-conflicts --no-breaks --no-replaces --no-enhances \
+        "${packages[@]}" | grep -E '^[a-z0-9]' | grep -vE \
+        -e '^(libc6|libc-|libc-dev|libcrypt|linux-libc|libgcc|libstdc|gcc|g\+\+|cpp|gfortran|libgfortran-|flang|libflang|libclang)' \
+        -e '^(libllvm|libmlir|autoconf|automake|autotools|libasan|libtsan|liblsan|libubsan|libjs-|libpam|libselinux|libsemanage)' \
+        -e '^(binutils|debconf|cdebconf|dpkg|perl|libperl|openssh|ssh|install-info|tar|coreutils|adduser|passwd|base-)' |
         sort -u | xargs apt-cache show --no-all-versions 2>/dev/null | sed -n 's/^Package: //p' | sort -u) # without the virtual ones
     echo "fetching $(wc -w <<<"$names") Debian packages"
     (cd "$pack/debs" && xargs apt-get download -qq <<<"$names") || { echo "error: the Debian packages cannot be fetched" >&2; return 1; }
     for deb in "$pack"/debs/*.deb; do dpkg -x "$deb" "$pack/debian" || return 1; done
     rm -rf "$pack/debs"
-    [ -e "$pack/debian/usr/bin/orterun" ] || { echo "error: Open MPI is not in the pack: no package openmpi-bin could be fetched" >&2; return 1; }
+    [ -e "$pack/debian/usr/bin/orterun" ] ||
+        { echo "error: Open MPI is not in the pack: no package openmpi-bin could be fetched" >&2; return 1; }
     # Of all that, keep only what Open MPI's programs, libraries and plugins load, so that nothing else hides the machine's own libraries.
     lib=$(dirname "$(find "$pack/debian/usr/lib" -maxdepth 2 -name 'libcjson.so*' | head -1)")
-    needed=$(find "$pack/debian/usr/bin/orterun" "$pack/debian/usr/bin/orted" "$lib/openmpi" "$lib/pmix2" "$lib"/libmpi.so* "$lib"/libcjson.so* -type f |
+    needed=$(find "$pack/debian/usr/bin/orterun" "$pack/debian/usr/bin/orted" "$lib/openmpi" "$lib/pmix2" \
+        "$lib"/libmpi.so* "$lib"/libcjson.so* -type f |
         LD_LIBRARY_PATH=$lib:$lib/openmpi/lib xargs ldd 2>/dev/null | sed -n "s|.*=> \($lib/[^ ]*\) .*|\1|p" | sort -u | xargs readlink -f)
     for file in "$lib"/*.so*; do [[ $file == */libcjson.* ]] || grep -qxF "$(readlink -f "$file")" <<<"$needed" || rm -f "$file"; done
     find "$pack/debian" -name '*.a' -delete
     for file in "$pack"/debian/* "$pack"/debian/usr/* "$lib"/* "$pack"/debian/usr/share/*; do
-        case $file in */usr | */bin | */lib | */include | */share | "$lib" | "$lib"/openmpi | "$lib"/pmix2 | "$lib"/*.so* | */share/openmpi | */share/pmix*) ;; *) rm -rf "$file" ;; esac
+        case $file in
+        */usr | */bin | */lib | */include | */share | "$lib" | "$lib"/openmpi | "$lib"/pmix2 | "$lib"/*.so* | \
+            */share/openmpi | */share/pmix*) ;;
+        *) rm -rf "$file" ;;
+        esac
     done
     rm -rf "$pack/debian/bin" "$pack/debian/lib"
-    if [ $pack_toolkit = 0 ]; then echo "note: without the toolkit: the GPU machine needs its own CUDA toolkit, cuDNN and NCCL (--pack toolkit fetches them)"
+    if [ $pack_toolkit = 0 ]; then
+        echo "note: without the toolkit: the GPU machine needs its own CUDA toolkit, cuDNN and NCCL (--pack toolkit fetches them)"
     elif have python3 && python3 -m pip --version >/dev/null 2>&1; then
-        python3 -m pip install --quiet --no-deps --upgrade --target "$pack/wheels" nvidia-cuda-nvcc nvidia-cuda-crt nvidia-nvvm nvidia-cuda-runtime nvidia-cuda-nvrtc \
-            nvidia-cuda-cccl nvidia-cublas nvidia-cudnn-cu13 nvidia-nccl-cu13 || echo "note: the toolkit's wheels cannot be fetched; the GPU machine needs its own CUDA toolkit, cuDNN and NCCL"
-    else echo "note: this machine has no pip: the GPU machine needs its own CUDA toolkit, cuDNN and NCCL"; fi
+        python3 -m pip install --quiet --no-deps --upgrade --target "$pack/wheels" nvidia-cuda-nvcc nvidia-cuda-crt nvidia-nvvm \
+            nvidia-cuda-runtime nvidia-cuda-nvrtc nvidia-cuda-cccl nvidia-cublas nvidia-cudnn-cu13 nvidia-nccl-cu13 ||
+            echo "note: the toolkit's wheels cannot be fetched; the GPU machine needs its own CUDA toolkit, cuDNN and NCCL"
+    else
+        echo "note: this machine has no pip: the GPU machine needs its own CUDA toolkit, cuDNN and NCCL"
+    fi
     # The CPU device's results for compare_devices, so that the GPU machine needs no BLAS.
     make --no-print-directory DEVICE=cpu MPI=0 BUILD=build/cpu-pack build/cpu-pack/test/compare_devices >/dev/null &&
-        build/cpu-pack/test/compare_devices write "$pack/reference" 1024 50 >/dev/null || echo "note: the CPU device's results could not be made: the GPU machine needs OpenBLAS to make them"
+        build/cpu-pack/test/compare_devices write "$pack/reference" 1024 50 >/dev/null ||
+        echo "note: the CPU device's results could not be made: the GPU machine needs OpenBLAS to make them"
     echo "packed: $pack, $(du -sh "$pack" | cut -f1). Copy the folder $PWD to the GPU machine and run scripts/gpu_check.sh there."
 }
 make_options=()
@@ -100,16 +123,22 @@ use_pack() { # takes from the pack what the machine lacks
     have make || export PATH=$PATH:$pack/debian/usr/bin
     if ! open_mpi; then
         mkdir -p "$pack/bin"
-        printf '%s\n' '#!/bin/sh' "case \$1 in --showme:compile) echo -I$lib/openmpi/include -I$lib/openmpi/include/openmpi ;; *) echo -L$lib/openmpi/lib -L$lib -lmpi -Wl,-rpath,$lib -Wl,-rpath,$lib/openmpi/lib ;; esac" >"$pack/bin/mpicc"
+        printf '%s\n' '#!/bin/sh' 'case $1 in' \
+            "--showme:compile) echo -I$lib/openmpi/include -I$lib/openmpi/include/openmpi ;;" \
+            "*) echo -L$lib/openmpi/lib -L$lib -lmpi -Wl,-rpath,$lib -Wl,-rpath,$lib/openmpi/lib ;;" \
+            'esac' >"$pack/bin/mpicc"
         printf '%s\n' '#!/bin/sh' "exec '$pack/debian/usr/bin/orterun' \"\$@\"" >"$pack/bin/mpirun"
         chmod +x "$pack"/bin/*
-        export PATH=$pack/bin:$pack/debian/usr/bin:$PATH OPAL_PREFIX=$pack/debian/usr OPAL_LIBDIR=$lib OPAL_PKGLIBDIR=$lib/openmpi/lib/openmpi
-        export OPAL_PKGDATADIR=$pack/debian/usr/share/openmpi OMPI_MCA_mca_base_component_path=$lib/openmpi/lib/openmpi3:$lib/openmpi/lib/openmpi
+        export PATH=$pack/bin:$pack/debian/usr/bin:$PATH \
+            OPAL_PREFIX=$pack/debian/usr OPAL_LIBDIR=$lib OPAL_PKGLIBDIR=$lib/openmpi/lib/openmpi
+        export OPAL_PKGDATADIR=$pack/debian/usr/share/openmpi \
+            OMPI_MCA_mca_base_component_path=$lib/openmpi/lib/openmpi3:$lib/openmpi/lib/openmpi
         export PMIX_INSTALL_PREFIX=$lib/pmix2
         have ssh || have rsh || export OMPI_MCA_plm=isolated # Open MPI wants ssh or rsh, to reach other machines
         export OMPI_MCA_mca_base_component_show_load_errors=0 # of plugins for networks that this machine lacks
     fi
-    export CPATH=$include:$include/$(basename "$lib")${CPATH:+:$CPATH} LIBRARY_PATH=$lib${LIBRARY_PATH:+:$LIBRARY_PATH} # an empty entry would mean the working folder
+    # An empty entry would mean the working folder.
+    export CPATH=$include:$include/$(basename "$lib")${CPATH:+:$CPATH} LIBRARY_PATH=$lib${LIBRARY_PATH:+:$LIBRARY_PATH}
     export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$lib:$lib/openmpi/lib
     if ! have nvcc && [ ! -x /usr/local/cuda/bin/nvcc ]; then
         local home
@@ -126,8 +155,8 @@ fi
 
 # ---- what is here ----
 
-# Unless a daemon keeps the driver's state, the driver initializes every GPU anew for each program, one to three seconds a GPU. An open device
-# file prevents that.
+# Unless a daemon keeps the driver's state, the driver initializes every GPU anew for each program, one to three seconds a GPU.
+# An open device file prevents that.
 if [ $mode = check ]; then
     for device in /dev/nvidia[0-9]*; do [ -r "$device" ] && { exec {held}<"$device"; } 2>/dev/null; done
 fi
@@ -147,7 +176,10 @@ for tool in gcc g++ make; do have $tool || missing+=("$tool"); done
 source scripts/mpi_env.sh
 mpi=1 cudnn=1 notes=()
 open_mpi || { mpi=0 && notes+=('note: no Open MPI found; the build is for one rank'); }
-two_ranks() { timeout -k 5 30 mpirun -np 2 true >/dev/null 2>&1 </dev/null || { ip link set lo up 2>/dev/null && timeout -k 5 30 mpirun -np 2 true >/dev/null 2>&1 </dev/null; }; }
+two_ranks() {
+    timeout -k 5 30 mpirun -np 2 true >/dev/null 2>&1 </dev/null ||
+        { ip link set lo up 2>/dev/null && timeout -k 5 30 mpirun -np 2 true >/dev/null 2>&1 </dev/null; }
+}
 if [ $mpi = 1 ] && [ $mode = check ] && ! two_ranks; then # not even a loopback network, which root may switch on
     notes+=('note: mpirun does not start two programs here; the build is for one rank')
     mpi=0
@@ -156,18 +188,27 @@ make_options+=("DEVICE=cuda" "CUDA_ARCHS=${arch:-90}")
 makes() { why=$(make --no-print-directory -n "${make_options[@]}" "CUDNN=$cudnn" "MPI=$mpi" all 2>&1); }
 if [ ${#missing[@]} -eq 0 ] || [ $mode = list ]; then
     if have make; then
-        makes || { grep -q 'CUDNN not found' <<<"$why" && cudnn=0 && notes+=('note: no cuDNN of 9.10.2 or newer found; all attention is by hand'); }
-        makes || { grep -q 'NCCL not found' <<<"$why" && mpi=0 && notes+=('note: no NCCL of 2.26.5 or newer found; the build is for one rank'); }
+        makes || { grep -q 'CUDNN not found' <<<"$why" && cudnn=0 &&
+            notes+=('note: no cuDNN of 9.10.2 or newer found; all attention is by hand'); }
+        makes || { grep -q 'NCCL not found' <<<"$why" && mpi=0 &&
+            notes+=('note: no NCCL of 2.26.5 or newer found; the build is for one rank'); }
         makes || missing+=("$(grep -o 'DEVICE=cuda: .*' <<<"$why" | head -1)")
     fi
     # A driver runs programs of its own CUDA version and of older ones.
-    toolkit=$(sed -nE 's/^CUDA ([0-9]+)\..*/\1/p' <<<"${why:-}" | head -1) driver=$(nvidia-smi -q 2>/dev/null | sed -nE 's/^CUDA .*: *([0-9]+)\..*/\1/p' | head -1)
-    [ $mode = check ] && [ "${driver:-99}" -lt "${toolkit:-0}" ] && missing+=("a driver for CUDA $toolkit: this one knows CUDA $driver at most (CUDA_HOME=DIR names another toolkit)")
-    echo '#include <cjson/cJSON.h>' | gcc -E - >/dev/null 2>&1 || missing+=("cJSON's header (libcjson-dev, or scripts/gpu_check.sh --pack on a connected machine)")
+    toolkit=$(sed -nE 's/^CUDA ([0-9]+)\..*/\1/p' <<<"${why:-}" | head -1)
+    driver=$(nvidia-smi -q 2>/dev/null | sed -nE 's/^CUDA .*: *([0-9]+)\..*/\1/p' | head -1)
+    [ $mode = check ] && [ "${driver:-99}" -lt "${toolkit:-0}" ] &&
+        missing+=("a driver for CUDA $toolkit: this one knows CUDA $driver at most (CUDA_HOME=DIR names another toolkit)")
+    echo '#include <cjson/cJSON.h>' | gcc -E - >/dev/null 2>&1 ||
+        missing+=("cJSON's header (libcjson-dev, or scripts/gpu_check.sh --pack on a connected machine)")
 fi
 if [ ${#missing[@]} -gt 0 ]; then
     printf 'missing: %s\n' "${missing[@]}" >&2
-    [ $mode = list ] || { echo "error: the check cannot start; scripts/gpu_check.sh --pack on a connected machine fetches libraries, --dry-run lists the steps" >&2; exit 2; }
+    [ $mode = list ] || {
+        echo "error: the check cannot start; scripts/gpu_check.sh --pack on a connected machine fetches libraries," \
+            "--dry-run lists the steps" >&2
+        exit 2
+    }
 fi
 build=build/cuda-check-${arch:-90}$([ $mpi = 1 ] || echo -single)$([ $cudnn = 1 ] || echo -no-cudnn)
 make_options+=("CUDNN=$cudnn" "MPI=$mpi" "BUILD=$build")
@@ -183,22 +224,33 @@ passed=0 failed=0 skipped=0 names= # of all steps
 properties=${report%.txt}_gpu.json # cuDNN's properties of the GPU, with which test_cudnn_graphs repeats its check on any machine
 if [ $mode != list ]; then
     dir=$(mktemp -d) || exit 2
-    [ ! -s "$report" ] || grep -q -m1 '^gpu_check of ' "$report" || { echo "error: --report $report: is a file of another kind, which would be lost; name another one" >&2; exit 2; }
+    [ ! -s "$report" ] || grep -q -m1 '^gpu_check of ' "$report" || {
+        echo "error: --report $report: is a file of another kind, which would be lost; name another one" >&2
+        exit 2
+    }
     : >>"$report" || { echo "error: --report $report: cannot be written" >&2; exit 2; }
     rm -f "$properties"
     torch_job= monitor= step_job=
-    trap '[ $BASHPID = $$ ] && { kill $torch_job $monitor $step_job 2>/dev/null; rm -rf "$dir"; }' EXIT # a monitor that is killed before it begins comes here, too
+    # A monitor that is killed before it begins comes here, too.
+    trap '[ $BASHPID = $$ ] && { kill $torch_job $monitor $step_job 2>/dev/null; rm -rf "$dir"; }' EXIT
     trap 'exit 130' INT
     trap 'exit 143' TERM
     {
         [ -n "$rest" ] && printf '%s\n\n' "$rest"
-        echo "gpu_check of $(date -u '+%Y-%m-%d %H:%M UTC'), commit ${GPU_CHECK_COMMIT:-$(git rev-parse --short HEAD 2>/dev/null || echo unknown)}, mode $mode"
-        uname -sr; sed -n 's/^model name[^:]*: /CPU: /p' /proc/cpuinfo | head -1; sed -nE 's/^Mem(Total|Available): */Host memory, \1: /p' /proc/meminfo; echo "${gpus:-no GPU}"
+        echo "gpu_check of $(date -u '+%Y-%m-%d %H:%M UTC')," \
+            "commit ${GPU_CHECK_COMMIT:-$(git rev-parse --short HEAD 2>/dev/null || echo unknown)}, mode $mode"
+        uname -sr
+        sed -n 's/^model name[^:]*: /CPU: /p' /proc/cpuinfo | head -1
+        sed -nE 's/^Mem(Total|Available): */Host memory, \1: /p' /proc/meminfo
+        echo "${gpus:-no GPU}"
         nvidia-smi --query-gpu=driver_version,memory.total,memory.used,clocks.max.sm,power.limit --format=csv 2>/dev/null
-        nvidia-smi --query-gpu=compute_mode,mig.mode.current,persistence_mode,ecc.mode.current,pcie.link.gen.max,pcie.link.width.current --format=csv 2>/dev/null
+        nvidia-smi \
+            --query-gpu=compute_mode,mig.mode.current,persistence_mode,ecc.mode.current,pcie.link.gen.max,pcie.link.width.current \
+            --format=csv 2>/dev/null
         [ $gpu_total -gt 1 ] && nvidia-smi topo -m 2>/dev/null
         grep '^CUDA ' <<<"$why"
-        echo "$(nproc) cores, ulimit -l $(ulimit -l), memory limit $(cat /sys/fs/cgroup/memory.max 2>/dev/null || echo unknown), /dev/shm: $(shared_memory) KiB free, gcc $(gcc -dumpfullversion), $(mpirun --version 2>&1 | head -1)"
+        echo "$cores cores, ulimit -l $(ulimit -l), memory limit $(cat /sys/fs/cgroup/memory.max 2>/dev/null || echo unknown)," \
+            "/dev/shm: $(shared_memory) KiB free, gcc $(gcc -dumpfullversion), $(mpirun --version 2>&1 | head -1)"
         env | grep -E '^(CUDA|CUBLAS|CUDNN|NCCL|NVIDIA|OMPI|OPAL|PRTE|PMIX|UCX|OMP|LD|TORCH|TRAIN_LLAMA)_[A-Za-z0-9_]*=' | sort
         [ ${#notes[@]} -gt 0 ] && printf '%s\n' "${notes[@]}"
         [ $mode = rehearse ] && echo 'REHEARSAL: no GPU, fakes and emulated kernels, small sizes. No figure below measures anything.'
@@ -224,8 +276,10 @@ gpu_at_work() { # the clock and the power of a benchmark: figures taken at a low
         $5 >= 50 { clock[++n] = $1; watts += $2; if ($3 > hot) hot = $3; if (!seen[$4]++) reasons = reasons " " $4 }
         END {
             if (n == 0) print "GPU at work: never seen above 50 %; nvidia-smi: " $0
-            else printf "GPU at work, %d s: SM clock %d MHz at least, median %d; power %.0f W on average; %d C at most; clock event reasons%s\n",
-                n, clock[1], clock[int((n + 1) / 2)], watts / n, hot, reasons
+            else {
+                printf "GPU at work, %d s: SM clock %d MHz at least, median %d; ", n, clock[1], clock[int((n + 1) / 2)]
+                printf "power %.0f W on average; %d C at most; clock event reasons%s\n", watts / n, hot, reasons
+            }
         }'
 }
 excerpt() { # FILE: all of it, or how it begins, where the reason may be, and how it ends
@@ -233,9 +287,9 @@ excerpt() { # FILE: all of it, or how it begins, where the reason may be, and ho
     if [ $more -le 0 ]; then cat "$1"; else head -c 20000 "$1"; printf '\n[... %d bytes ...]\n' $more; tail -c 20000 "$1"; fi
 }
 debugger=$(command -v cuda-gdb || ls /usr/local/cuda/bin/cuda-gdb 2>/dev/null || command -v gdb)
-# Beside a step, while FILE is there. 20 seconds before the limit it asks what those of our programs are doing that still run, and have been silent for 15
-# seconds: on the GPU, too, if the debugger is CUDA's. 10 seconds after the limit it kills `timeout` itself, which would wait for a program that the driver
-# holds, for ever.
+# Beside a step, while FILE is there. 20 seconds before the limit it asks what those of our programs are doing that still run, and have
+# been silent for 15 seconds: on the GPU, too, if the debugger is CUDA's. 10 seconds after the limit it kills `timeout` itself, which
+# would wait for a program that the driver holds, for ever.
 watch_over() { # JOB LIMIT FILE LOG COMMAND
     local start=$SECONDS asked= exe
     [[ -n $debugger && $2 -ge 40 && $5 != *compute-sanitizer ]] || asked=never
@@ -259,30 +313,35 @@ run() { # LIMIT LOG COMMAND...: sets $status. Beside the script, which a signal 
     status=$? step_job=
     rm "$running"
 }
-gpu_fault='illegal memory access|misaligned address|illegal instruction|unspecified launch failure|hardware stack error|invalid program counter|address space not'
-# After a step that failed: whether the GPU answers, who is on it, what the driver logged; where it hung; and for a fault of the GPU, of NCCL or of one of
-# our programs the step again, in a way that shows where that was.
+gpu_fault='illegal memory access|misaligned address|illegal instruction|unspecified launch failure|hardware stack error'
+gpu_fault+='|invalid program counter|address space not'
+# After a step that failed: whether the GPU answers, who is on it, what the driver logged; where it hung; and for a fault of the GPU,
+# of NCCL or of one of our programs the step again, in a way that shows where that was.
 explain() { # STATUS COMMAND...
     local was=$1 status left=$((total_limit - (SECONDS - began))) again=$dir/again
     shift
     [ $was -ne 124 ] || { echo "---- where it was shortly before its limit (${debugger:-no debugger here}):" && excerpt "$dir/hangs"; }
     if [ $mode = check ]; then
-        run 10 "$again" bash -c 'nvidia-smi --query-gpu=index,memory.used,utilization.gpu,temperature.gpu,ecc.errors.uncorrected.volatile.total --format=csv
+        run 10 "$again" bash -c '
+            nvidia-smi --query-gpu=index,memory.used,utilization.gpu,temperature.gpu,ecc.errors.uncorrected.volatile.total --format=csv
             nvidia-smi --query-compute-apps=pid,process_name,used_memory --format=csv
             dmesg 2>&1 | grep -E "NVRM|Xid|[Oo]ut of memory|not permitted" | tail -5'
         echo "---- the GPU, its users and the driver's messages afterwards: status $status"
         excerpt "$again"
     fi
-    [[ $failed -lt 3 && $left -ge 20 && " $*" == *" build/"* && $1 != *compute-sanitizer ]] || return 0 # later failures have the reason of the first
+    # Later failures have the reason of the first.
+    [[ $failed -lt 3 && $left -ge 20 && " $*" == *" build/"* && $1 != *compute-sanitizer ]] || return 0
     [ $left -le 60 ] || left=60
     if grep -qaE "$gpu_fault" "$dir/log"; then
         rm -f "$dir"/core_*
-        run $left "$again" env CUDA_LAUNCH_BLOCKING=1 CUDA_ENABLE_COREDUMP_ON_EXCEPTION=1 CUDA_ENABLE_LIGHTWEIGHT_COREDUMP=1 CUDA_COREDUMP_SHOW_PROGRESS=1 \
-            "CUDA_COREDUMP_FILE=$dir/core_%p" CUDA_COREDUMP_GENERATION_FLAGS=skip_nonrelocated_elf_images,skip_global_memory,skip_shared_memory,skip_local_memory "$@"
+        run $left "$again" env CUDA_LAUNCH_BLOCKING=1 CUDA_ENABLE_COREDUMP_ON_EXCEPTION=1 CUDA_ENABLE_LIGHTWEIGHT_COREDUMP=1 \
+            CUDA_COREDUMP_SHOW_PROGRESS=1 "CUDA_COREDUMP_FILE=$dir/core_%p" \
+            CUDA_COREDUMP_GENERATION_FLAGS=skip_nonrelocated_elf_images,skip_global_memory,skip_shared_memory,skip_local_memory "$@"
         echo "---- again, a kernel at a time and with a dump of the GPU: status $status"
         excerpt "$again"
         for core in "$dir"/core_*; do
-            [ -s "$core" ] && [[ $debugger == *cuda-gdb ]] && timeout -k 2 30 "$debugger" -batch -nx -ex "target cudacore $core" -ex 'info cuda kernels' -ex bt 2>&1
+            [ -s "$core" ] && [[ $debugger == *cuda-gdb ]] &&
+                timeout -k 2 30 "$debugger" -batch -nx -ex "target cudacore $core" -ex 'info cuda kernels' -ex bt 2>&1
         done
     elif [[ " $* " == *" mpirun "* ]] && grep -qaE 'NCCL WARN|NCCL: |NCCL has not answered|not done after' "$dir/log"; then
         run $left "$again" env NCCL_DEBUG=INFO "$@"
@@ -322,11 +381,13 @@ step() {
         disown $monitor # never waited for: the driver may hold it
     fi
     run $limit "$dir/log" "$@"
-    [ -n "$monitor" ] && { [ $SECONDS -gt $at ] || sleep 0.3; kill $monitor; } 2>/dev/null # killed before it begins, it may do what this script does at its end
+    # A monitor that is killed before it begins may do what this script does at its end.
+    [ -n "$monitor" ] && { [ $SECONDS -gt $at ] || sleep 0.3; kill $monitor; } 2>/dev/null
     { echo; echo "==== $name: status $status, $((SECONDS - at)) s: $*"; excerpt "$dir/log"; [ -n "$monitor" ] && gpu_at_work; } >>"$report"
     monitor=
     [ $status -eq 137 ] && [ $((SECONDS - at)) -ge $limit ] && status=124 # it did not heed the first signal
-    [[ $name == compute-sanitizer* ]] && grep -qa 'Device not supported' "$dir/log" && status=77 # some virtual machines and containers hide what it needs
+    # Some virtual machines and containers hide what compute-sanitizer needs.
+    [[ $name == compute-sanitizer* ]] && grep -qa 'Device not supported' "$dir/log" && status=77
     [[ $status -eq 0 || $status -eq 77 || ($status -eq 124 && -n $cut) ]] || explain $status "$@" >>"$report"
     if [ $status -eq 0 ]; then
         passed=$((passed + 1))
@@ -346,9 +407,11 @@ step() {
 skip=
 several() { # before steps of several ranks on the GPU. NCCL takes 33 MiB of /dev/shm for each rank and group: 4 ranks with 7 groups 0.9 GiB
     if [ $mode = check ]; then
-        [ "$(nvidia-smi --query-gpu=compute_mode --format=csv,noheader 2>/dev/null | head -1)" = Exclusive_Process ] && skip='the GPU is in exclusive-process mode: one process at a time'
+        [ "$(nvidia-smi --query-gpu=compute_mode --format=csv,noheader 2>/dev/null | head -1)" = Exclusive_Process ] &&
+            skip='the GPU is in exclusive-process mode: one process at a time'
         [ "$(shared_memory)" -ge 1200000 ] || mount -o remount,size=4G /dev/shm 2>/dev/null # root may
-        [ "$(shared_memory)" -ge 1200000 ] || skip="less than 1.2 GB free in /dev/shm, which NCCL needs here (a container's is 64 MB unless it is told another)"
+        [ "$(shared_memory)" -ge 1200000 ] ||
+            skip="less than 1.2 GB free in /dev/shm, which NCCL needs here (a container's is 64 MB unless it is told another)"
     fi
     [ $mpi = 1 ] || skip='no Open MPI or no NCCL, so one rank only'
 }
@@ -360,11 +423,10 @@ gpu_only() { [ $mode = rehearse ] && skip='needs a GPU'; }          # before ste
 
 suffix= small=() length=1024 curve=50 curve_shared=5 # where 4 ranks share a GPU, each of some 2500 transfers takes 10 ms or more
 [ $mode = rehearse ] && suffix=-without-gpu small=(small) length=512 curve=8 total_limit=1000000
-jobs=$(nproc)
 programs=($build/train_llama$suffix $build/test/{test_kernels,test_golden,compare_devices}$suffix)
 if [ $mode = rehearse ]; then
     bench=build/emulated/test/bench_cuda points=build/emulated/test/gpu_points
-    step 'build the emulated programs' 300 make -j"$jobs" --no-print-directory DEVICE=emulated $bench $points
+    step 'build the emulated programs' 300 make -j"$cores" --no-print-directory DEVICE=emulated $bench $points
 else
     bench=$build/test/bench_cuda points=$build/test/gpu_points
     programs+=($bench $points)
@@ -375,12 +437,15 @@ torch=${TORCH_PYTHON:-python3}
 if [ $mode = check ]; then # PyTorch's first import may read gigabytes for minutes: now, beside the build. Its compiler, too
     timeout -k 5 240 "${outside[@]}" "$torch" -c 'import torch, os, sysconfig, triton, torch._inductor.compile_fx
 header = sysconfig.get_paths()["include"] + "/Python.h" # which what Triton compiles includes
-print("yes" if torch.cuda.is_available() and os.path.exists(header) else "no GPU for PyTorch, or no " + header)' >"$dir/torch" 2>"$dir/torch_log" </dev/null &
+print("yes" if torch.cuda.is_available() and os.path.exists(header) else "no GPU for PyTorch, or no " + header)' \
+        >"$dir/torch" 2>"$dir/torch_log" </dev/null &
     torch_job=$!
 fi
-step 'build' 240 make -k -j"$jobs" --no-print-directory "${make_options[@]}" "${programs[@]}"
-[ $failed -eq 0 ] || step 'build where warnings are no errors' 240 make -k -j"$jobs" --no-print-directory "${make_options[@]}" WERROR=0 "${programs[@]}"
-gpu_only; step 'build: the libraries that it loads' 10 bash -c "ldd '$build/train_llama' && ! ldd '$build/train_llama' | grep -q 'not found'"
+step 'build' 240 make -k -j"$cores" --no-print-directory "${make_options[@]}" "${programs[@]}"
+[ $failed -eq 0 ] || step 'build where warnings are no errors' 240 \
+    make -k -j"$cores" --no-print-directory "${make_options[@]}" WERROR=0 "${programs[@]}"
+gpu_only
+step 'build: the libraries that it loads' 10 bash -c "ldd '$build/train_llama' && ! ldd '$build/train_llama' | grep -q 'not found'"
 
 # What later steps need of these: reference, data, models.
 reference=$pack/reference
@@ -388,21 +453,30 @@ if [ $mode = rehearse ] || { [ ! -e "$reference" ] && [ $mode != list ]; }; then
     reference=$dir/reference
     writer=build/cpu-check/test/compare_devices
     echo '#include <cblas.h>' | gcc -E - >/dev/null 2>&1 || skip='no OpenBLAS here (libopenblas-dev), and no gpu_check_pack/'
-    step 'reference of the CPU device' 120 bash -c "make -j$jobs --no-print-directory DEVICE=cpu MPI=$mpi WERROR=0 BUILD=build/cpu-check $writer &&
+    step 'reference of the CPU device' 120 \
+        bash -c "make -j$cores --no-print-directory DEVICE=cpu MPI=$mpi WERROR=0 BUILD=build/cpu-check $writer &&
         $writer write '$reference' $length $curve"
 fi
 data=$dir/data.bin
-step 'token file' 20 bash -c "seq 1 $([ $mode = rehearse ] && echo 1000 || echo 400000) >'$dir/text' && $build/text_to_tokens '$data' '$dir/text'"
-# For the benchmarks of steps, tokens at random, as PyTorch's are: where there are only digits, few embeddings sum up thousands of gradients each.
+step 'token file' 20 \
+    bash -c "seq 1 $([ $mode = rehearse ] && echo 1000 || echo 400000) >'$dir/text' && $build/text_to_tokens '$data' '$dir/text'"
+# For the benchmarks of steps, tokens at random, as PyTorch's are: where there are only digits, few embeddings sum up thousands of
+# gradients each.
 random=$dir/random.bin
-step 'token file, random' 20 bash -c '{ head -c 1024 "$1" && head -c $(($(stat -c %s "$1") - 1024)) /dev/urandom; } >"$2"' random "$data" "$random"
+step 'token file, random' 20 \
+    bash -c '{ head -c 1024 "$1" && head -c $(($(stat -c %s "$1") - 1024)) /dev/urandom; } >"$2"' random "$data" "$random"
 documents=$dir/documents.bin # token 0 ends a document: both of its bytes are 0 one time in 16384
-step 'token file, documents' 20 bash -c '{ head -c 1024 "$1" && tail -c +1025 "$1" | LC_ALL=C tr "\001" "\000"; } >"$2"' documents "$random" "$documents"
+step 'token file, documents' 20 \
+    bash -c '{ head -c 1024 "$1" && tail -c +1025 "$1" | LC_ALL=C tr "\001" "\000"; } >"$2"' documents "$random" "$documents"
 # Llama-3-8B with as few layers as PyTorch, too, can train at 128K in this GPU's memory.
 layers=8
-[ $mode = check ] && [ "$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits 2>/dev/null | head -1)" -lt 100000 ] 2>/dev/null && layers=4
+[ $mode = check ] &&
+    [ "$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits 2>/dev/null | head -1)" -lt 100000 ] 2>/dev/null &&
+    layers=4
 shaped=$dir/llama-8b-$layers-layers
-step 'models of the step benchmark' 5 bash -c "mkdir -p '$shaped' && printf '%s' '{\"model_type\":\"llama\",\"hidden_size\":4096,\"num_hidden_layers\":$layers,\"num_attention_heads\":32,\"num_key_value_heads\":8,\"intermediate_size\":14336,\"vocab_size\":128256,\"rms_norm_eps\":1e-5,\"rope_theta\":500000,\"max_position_embeddings\":8192}' >'$shaped/config.json'"
+config='{"model_type":"llama","hidden_size":4096,"num_hidden_layers":'$layers',"num_attention_heads":32,"num_key_value_heads":8,'
+config+='"intermediate_size":14336,"vocab_size":128256,"rms_norm_eps":1e-5,"rope_theta":500000,"max_position_embeddings":8192}'
+step 'models of the step benchmark' 5 bash -c "mkdir -p '$shaped' && printf '%s' '$config' >'$shaped/config.json'"
 one=($build/train_llama$suffix --model nano --from-scratch --train-data "$data" --seq-len 256 --steps)
 tiny=("${one[@]}" 2)
 
@@ -422,14 +496,16 @@ points() { # N...: these points of gpu_points, each in a step of its own
 compares() { [ -e "$reference" ] || [ $mode = list ] || skip="the CPU device's results are missing"; }
 point_7() { # RANKS
     several; compares
-    step "point 7: $1 ranks on one GPU, NCCL_HOSTID per rank" 90 "${sharing[@]}" mpirun -np $1 $build/test/compare_devices$suffix compare "$reference" $length $curve_shared
+    step "point 7: $1 ranks on one GPU, NCCL_HOSTID per rank" 90 "${sharing[@]}" \
+        mpirun -np $1 $build/test/compare_devices$suffix compare "$reference" $length $curve_shared
 }
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
-# Runs a command under memcheck and under racecheck. memcheck does not report API errors: it would also count the libraries' failed queries to the driver
-# (cuGetProcAddress of a function that is newer than the driver), and our programs report their own API errors. Neither covers cuBLAS's kernels: memcheck
-# takes their cp.async of an incomplete tile for a read out of bounds (CUDA's release notes up to 13.4: false positives) and ends the context. racecheck
-# covers our own kernels alone, because in others' it reports what their authors know. Those of cuDNN and cuBLAS are excluded by name, because they, too,
-# may have _kernel in their names (cudnn_generated_..._kernel0_0, splitKreduce_kernel, gemm_kernel_nolb).
+# Runs a command under memcheck and under racecheck. memcheck does not report API errors: it would also count the libraries' failed
+# queries to the driver (cuGetProcAddress of a function that is newer than the driver), and our programs report their own API errors.
+# Neither covers cuBLAS's kernels: memcheck takes their cp.async of an incomplete tile for a read out of bounds (CUDA's release notes up
+# to 13.4: false positives) and ends the context. racecheck covers our own kernels alone, because in others' it reports what their
+# authors know. Those of cuDNN and cuBLAS are excluded by name, because they, too, may have _kernel in their names
+# (cudnn_generated_..._kernel0_0, splitKreduce_kernel, gemm_kernel_nolb).
 sanitized() { # NAME COMMAND...
     local name=$1 tool kernels part
     shift
@@ -439,7 +515,8 @@ sanitized() { # NAME COMMAND...
         [ $tool = racecheck ] && kernels+=(--kernel-name kns=_kernel --kernel-name-exclude kns=cudnn)
         [ -n "$sanitizer" ] || skip='no compute-sanitizer here'
         gpu_only
-        step "compute-sanitizer $tool$name" 120 "${sanitizer:-compute-sanitizer}" --tool $tool --report-api-errors no "${kernels[@]}" --error-exitcode 1 "$@"
+        step "compute-sanitizer $tool$name" 120 "${sanitizer:-compute-sanitizer}" --tool $tool --report-api-errors no \
+            "${kernels[@]}" --error-exitcode 1 "$@"
     done
 }
 export TORCHINDUCTOR_CACHE_DIR=$dir/inductor TRITON_CACHE_DIR=$dir/triton # what is compiled for one length is reused for the next
@@ -449,15 +526,19 @@ steps_of() { # MODEL K: a step of K x 1024 tokens, ours and right after it PyTor
     [ $S = 8 ] && accum=16 steps=3 timed=2 # with few sequences a step spends much of its time in the optimizer, which no real run does
     [ $S = 128 ] && steps=3 timed=2 limit=200 trace=(--trace "$dir/trace-$name-128K.json")
     gpu_only
-    step "benchmark: step of $name, ${S}K" 75 $build/train_llama --model "$model" --from-scratch --train-data "$random" --seq-len ${S}K --grad-accum $accum \
-        --steps $steps "${trace[@]}"
+    step "benchmark: step of $name, ${S}K" 75 $build/train_llama --model "$model" --from-scratch --train-data "$random" \
+        --seq-len ${S}K --grad-accum $accum --steps $steps "${trace[@]}"
     if [ $mode = check ] && wanted "benchmark: PyTorch, $name, ${S}K"; then
         [ -n "$torch_job" ] && { wait $torch_job || echo "status $?" >>"$dir/torch_log"; }
         torch_job=
-        [ "$(tail -1 "$dir/torch")" = yes ] || skip="no PyTorch that compiles for a GPU (TORCH_PYTHON names another python3): $(cat "$dir/torch") $(tail -2 "$dir/torch_log" | tr '\n' ' ')"
+        [ "$(tail -1 "$dir/torch")" = yes ] || {
+            skip="no PyTorch that compiles for a GPU (TORCH_PYTHON names another python3): $(cat "$dir/torch")"
+            skip+=" $(tail -2 "$dir/torch_log" | tr '\n' ' ')"
+        }
     fi
     gpu_only
-    step "benchmark: PyTorch, $name, ${S}K" $limit "${outside[@]}" "$torch" dev/bench_torch_cuda.py --model "$name" --tokens $((S * 1024)) --grad-accum $accum --steps $timed
+    step "benchmark: PyTorch, $name, ${S}K" $limit "${outside[@]}" "$torch" dev/bench_torch_cuda.py \
+        --model "$name" --tokens $((S * 1024)) --grad-accum $accum --steps $timed
 }
 exposed() { # MODEL
     local trace=$dir/trace-$1-128K.json
@@ -480,23 +561,26 @@ steps_of "$shaped" 8
 step 'kernels, cuBLASLt, cuDNN against double' 180 $build/test/test_kernels$suffix $([ $mode = rehearse ] || echo tell)
 for ranks in 2 4; do # over NVLink, which ranks that share a GPU do not take
     gpus_of_their_own $ranks; compares
-    step "curve and gradients beside the CPU device, $ranks GPUs" 90 mpirun -np $ranks $build/test/compare_devices$suffix compare "$reference" $length $curve_shared
+    step "curve and gradients beside the CPU device, $ranks GPUs" 90 \
+        mpirun -np $ranks $build/test/compare_devices$suffix compare "$reference" $length $curve_shared
 done
 for grid in '--hp auto' "--hp 1 --cp $gpu_total"; do
     gpus_of_their_own 2; gpu_only
-    step "benchmark: step of llama-8b-$layers-layers, 128K, all GPUs, ${grid/% $gpu_total/ N}" 90 mpirun -np $gpu_total $build/train_llama --model "$shaped" \
-        --from-scratch --train-data "$random" --seq-len 128K $grid --steps 4 --verify
+    step "benchmark: step of llama-8b-$layers-layers, 128K, all GPUs, ${grid/% $gpu_total/ N}" 90 \
+        mpirun -np $gpu_total $build/train_llama --model "$shaped" --from-scratch --train-data "$random" \
+        --seq-len 128K $grid --steps 4 --verify
 done
 gpus_of_their_own 2; gpu_only
-step "benchmark: step of llama-8b-$layers-layers, 256K, documents of some 16K, all GPUs, --cp N" 120 mpirun -np $gpu_total $build/train_llama --model "$shaped" \
-    --from-scratch --train-data "$documents" --document-end 0 --seq-len 256K --hp 1 --cp $gpu_total --steps 5 --verify
+step "benchmark: step of llama-8b-$layers-layers, 256K, documents of some 16K, all GPUs, --cp N" 120 \
+    mpirun -np $gpu_total $build/train_llama --model "$shaped" --from-scratch --train-data "$documents" --document-end 0 \
+    --seq-len 256K --hp 1 --cp $gpu_total --steps 5 --verify
 point_7 4
 sanitized '' "${one[@]}" 1
 step 'benchmark: attention' 120 "$bench" "${small[@]:-attention}"
 step 'benchmark and point 8: matrix products' 75 "$bench" "${small[@]:-products}"
 gpu_only
-step "benchmark: step of llama-8b-$layers-layers, 128K, selective" 75 $build/train_llama --model "$shaped" --from-scratch --train-data "$random" \
-    --seq-len 128K --recompute selective --steps 3
+step "benchmark: step of llama-8b-$layers-layers, 128K, selective" 75 $build/train_llama --model "$shaped" --from-scratch \
+    --train-data "$random" --seq-len 128K --recompute selective --steps 3
 gpu_only
 step "benchmark: step of llama-8b-$layers-layers, 128K, documents of some 16K" 120 $build/train_llama --model "$shaped" --from-scratch \
     --train-data "$documents" --document-end 0 --seq-len 128K --steps 5
@@ -508,14 +592,18 @@ points 5 9
 step 'a small run' 60 "${tiny[@]}"
 step 'a small run, --stochastic-rounding, --moments bf16' 60 "${tiny[@]}" --stochastic-rounding --moments bf16
 hosted=(--offload-optimizer --offload-gradients --offload-parameters)
-ls -d /sys/bus/virtio/drivers/virtio_{balloon,mem}/virtio* 2>/dev/null | grep -q . && hosted+=(--host-memory 64GiB) # a virtual machine that may get memory as it uses it
+# A virtual machine may get memory as it uses it.
+ls -d /sys/bus/virtio/drivers/virtio_{balloon,mem}/virtio* 2>/dev/null | grep -q . && hosted+=(--host-memory 64GiB)
 step 'a small run, model states on the host' 60 "${tiny[@]}" "${hosted[@]}" --grad-accum 2 --verify
 gpu_only
-step 'benchmark: step of llama3.2-1b, 128K, model states on the host' 75 $build/train_llama --model llama3.2-1b --from-scratch --train-data "$random" \
-    --seq-len 128K "${hosted[@]}" --steps 3
-step 'deterministic: the same bits twice' 90 bash -c '"${@:2}" --out "$1/a" && "${@:2}" --out "$1/b" && cmp "$1"/{a,b}/step-00000002/model.safetensors' twice "$dir" "${tiny[@]}" --deterministic
+step 'benchmark: step of llama3.2-1b, 128K, model states on the host' 75 $build/train_llama --model llama3.2-1b --from-scratch \
+    --train-data "$random" --seq-len 128K "${hosted[@]}" --steps 3
+step 'deterministic: the same bits twice' 90 \
+    bash -c '"${@:2}" --out "$1/a" && "${@:2}" --out "$1/b" && cmp "$1"/{a,b}/step-00000002/model.safetensors' \
+    twice "$dir" "${tiny[@]}" --deterministic
 gpu_only
-step 'calibration of this machine for the planner' 75 $([ $mpi = 1 ] && echo mpirun -np $gpu_total) $build/train_llama --calibrate --model "$shaped"
+step 'calibration of this machine for the planner' 75 \
+    $([ $mpi = 1 ] && echo mpirun -np $gpu_total) $build/train_llama --calibrate --model "$shaped"
 sanitized ', attention by hand' $points small 1
 [ -e "$properties" ] || [ $mode = list ] || skip='point 6 left no properties of this GPU'
 [ $cudnn = 1 ] || skip='no cuDNN'
@@ -525,22 +613,34 @@ gpu_only; step 'cuDNN graphs, support check without the device' 120 $build/test/
 
 # ---- the benchmarks side by side ----
 
-# The figures come from the steps' logs in the report: medians without the first two steps (of three steps: without the first). Tokens/s and model FLOPs
-# are counted alike for both (PyTorch's MFU is ours times the ratio of tokens/s). Beside our step stands the time that its products and its attention
-# took alone.
+# The figures come from the steps' logs in the report: medians without the first two steps (of three steps: without the first).
+# Tokens/s and model FLOPs are counted alike for both (PyTorch's MFU is ours times the ratio of tokens/s). Beside our step stands the
+# time that its products and its attention took alone.
 table() {
     awk '
         function median(list, n, from,   i, j, x) {
-            for (i = from; i <= n; i++) for (j = i; j > from && list[j] < list[j - 1]; j--) { x = list[j]; list[j] = list[j - 1]; list[j - 1] = x }
+            for (i = from; i <= n; i++)
+                for (j = i; j > from && list[j] < list[j - 1]; j--) { x = list[j]; list[j] = list[j - 1]; list[j - 1] = x }
             return (list[int((from + n) / 2)] + list[int((from + n + 1) / 2)]) / 2
         }
-        function leave() { if (n > 0) { from = n > 3 ? 3 : n > 1 ? 2 : 1; tgs[key] = median(rate, n, from); mfu[key] = median(part, n, from) } n = 0 }
+        function leave() {
+            if (n > 0) {
+                from = n > 3 ? 3 : n > 1 ? 2 : 1
+                tgs[key] = median(rate, n, from)
+                mfu[key] = median(part, n, from)
+            }
+            n = 0
+        }
         /^==== / { leave(); key = ""; peer = /benchmark: PyTorch/ }
         /^==== benchmark: (step of|PyTorch,) / && /: status (0|124|137),/ { # all steps, or those before its time limit
             key = $0; sub(/^==== benchmark: (step of|PyTorch,) /, "", key); sub(/: status.*/, "", key)
             if (!peer && !(key in seen)) { seen[key] = 1; order[++keys] = key }
         }
-        key != "" && !peer && /^step .*TGS/ { n++; rate[n] = $0; sub(/.*TGS */, "", rate[n]); rate[n] += 0; part[n] = $0; sub(/.*MFU */, "", part[n]); part[n] += 0 }
+        key != "" && !peer && /^step .*TGS/ {
+            n++
+            rate[n] = $0; sub(/.*TGS */, "", rate[n]); rate[n] += 0
+            part[n] = $0; sub(/.*MFU */, "", part[n]); part[n] += 0
+        }
         key != "" && !peer && /^recompute / { again[key] = $0; sub(/.*keep all, /, "", again[key]); again[key] += 0 }
         key != "" && !peer && /^memory measured/ { memory[key] = $3 " " $4; sub(/,$/, "", memory[key]) }
         key != "" && peer && /^median / { torch[key] = $4; torch_memory[key] = $(NF - 1) " GiB" }
@@ -548,13 +648,16 @@ table() {
         END {
             leave()
             if (keys == 0) exit
-            printf "\n%-40s %10s %7s %10s   %10s %7s %10s   %7s   %9s\n", "a step", "tokens/s", "MFU", "memory", "PyTorch", "MFU", "memory", "ratio", "of limit"
+            printf "\n%-40s %10s %7s %10s   %10s %7s %10s   %7s   %9s\n",
+                "a step", "tokens/s", "MFU", "memory", "PyTorch", "MFU", "memory", "ratio", "of limit"
             for (i = 1; i <= keys; i++) {
                 k = base = order[i]
                 sub(/, selective$/, "", base)
                 printf "%-40s %10.0f %6.1f%% %10s   ", k, tgs[k], mfu[k], memory[k]
-                if (torch[k] > 0 && tgs[k] > 0) printf "%10.0f %6.1f%% %10s   %7.3f   ", torch[k], mfu[k] * torch[k] / tgs[k], torch_memory[k], tgs[k] / torch[k]
-                else printf "%10s %7s %10s   %7s   ", "-", "-", "-", "-"
+                if (torch[k] > 0 && tgs[k] > 0)
+                    printf "%10.0f %6.1f%% %10s   %7.3f   ", torch[k], mfu[k] * torch[k] / tgs[k], torch_memory[k], tgs[k] / torch[k]
+                else
+                    printf "%10s %7s %10s   %7s   ", "-", "-", "-", "-"
                 if (alone[base] > 0) printf "%8.1f%%", 100 * tgs[k] * (alone[base] + again[k] * one_more[base]) * 1e-3 / tokens[base]
                 printf "%s\n", (again[k] > 0 ? "   " again[k] " layers recompute, as the limit does" : "")
             }
@@ -569,6 +672,8 @@ done
 [ $mode = list ] && exit $((failed > 0))
 say "$(table)"
 echo "report: $report"
-[ -e "$properties" ] && say "properties of this GPU for cuDNN: $properties; they belong into the table of test/test_cudnn_graphs.c, or beside it as a file given to it"
+[ -e "$properties" ] &&
+    say "properties of this GPU for cuDNN: $properties; they belong into the table of test/test_cudnn_graphs.c,"\
+" or beside it as a file given to it"
 say "$passed passed, $failed failed, $skipped skipped"
 [ $failed -eq 0 ] && [ $passed -gt 0 ]

@@ -87,7 +87,8 @@ says '^the first line'
 says '^\[... [0-9]* bytes ...\]'
 check 'the rest: what did not pass' gpu_check "${checked[@]}" --rest "$dir/report.txt" --only kernels,
 says '^ok      kernels,'
-replace compute-sanitizer 'echo "========= Error: Device not supported. Please refer to its documentation"; echo "error: no usable GPU"; exit 2'
+replace compute-sanitizer 'echo "========= Error: Device not supported. Please refer to its documentation"
+echo "error: no usable GPU"; exit 2'
 check 'compute-sanitizer that does not support the device is no failure' gpu_check "${checked[@]}" --only memcheck
 says '^skipped compute-sanitizer memcheck: .*Device not supported'
 check 'a word that no step has in its name' ends_with 1 'FAILED  --only kernals: no step has this' gpu_check "${checked[@]}" --only kernals
@@ -95,6 +96,8 @@ check 'a report that is none' ends_with 2 '^error: --rest: .* not a report of th
 check 'cJSON is named where it is missing' ends_with 2 "missing: cJSON's header" gpu_check NO_HEADER=cJSON "${checked[@]}"
 if ! nvidia-smi -L >"$dir/gpus" 2>&1; then check 'a GPU that is missing is named' ends_with 2 'missing: a GPU' scripts/gpu_check.sh; fi
 check 'its steps are listed' bash -c "scripts/gpu_check.sh --dry-run | grep -q 'benchmark and point 8'"
+check 'the build uses all cores, whatever OMP_NUM_THREADS says' bash -c "
+    OMP_NUM_THREADS=123 scripts/gpu_check.sh --dry-run | grep 'make ' | grep -q -- '-j$(env -u OMP_NUM_THREADS nproc) '"
 for wrong in '--limit 0' '--limit' '--limit 10s' '--limit 1000000'; do
     check "refused: $wrong" ends_with 2 'legal values are 1 to 999999' scripts/gpu_check.sh $wrong
 done
