@@ -385,6 +385,11 @@ for said in (readme, plans):
     for text, n in zip(said, planned, strict=True): assert abs(size(text) / n - 1) < 0.01, (text, n)
 PY
 
+check 'docs/memory.md has the tables of today (else: dev/plan_tables.py)' env TRAIN_LLAMA="$binary" PYTHONPATH=dev python3 -c '
+import plan_tables, sys
+plan_tables.write = lambda path, text: sys.exit(open(path).read() != text)
+plan_tables.memory()'
+
 check 'dev/plan_tables.py takes no other error for what does not fit' ends_with 1 "cluster 'none': neither a known cluster" \
     env TRAIN_LLAMA="$binary" PYTHONPATH=dev python3 -c 'import plan_tables; plan_tables.plan("llama3-8b", "128K", 8, "none")'
 
