@@ -99,7 +99,7 @@ refused 'a source of other number types' \
 cp "$program" "$dir/a/program" && cp "$program" "$dir/b/program" && echo >>"$dir/b/program"
 refused 'another build' "the bytes of the train_llama program differ from rank 0's" timeout 60 mpirun -np 4 "$dir/on" ./program --help
 cp clusters/cpu.txt "$dir/b/cluster.txt"
-measures=(timeout 60 mpirun -np 4 "$dir/on" "$program" --calibrate --model nano --cluster cluster.txt --threads 1)
+measures=(timeout 180 mpirun -np 4 "$dir/on" "$program" --calibrate --model nano --cluster cluster.txt --threads 1)
 check 'measuring with a cluster that rank 0 has not' \
     ends_with 2 "^error: cluster 'cluster.txt': neither a known cluster" "${measures[@]}"
 mv "$dir/b/cluster.txt" "$dir/a"
