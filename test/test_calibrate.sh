@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # --calibrate on the CPU device writes a cluster file that --plan accepts, with the figures that one rank, or several, can measure.
 source "$(dirname "$0")/shell.sh"
-began=$SECONDS
 for ranks in 1 4; do
     file=$dir/here$ranks.txt
     check "$ranks ranks measure" mpirun -np $ranks "$binary" --calibrate --model nano --cluster-out "$file"
@@ -29,7 +28,6 @@ for key in p2p_rate hop_latency nvlink_rate alltoall_latency alltoall_pack overl
     check "4 ranks: $key is measured" grep -qE "^$key .*# measured:" "$dir/here4.txt"
     check "1 rank: $key is not" grep -qE "^$key .*# estimate:" "$dir/here1.txt"
 done
-check 'within 200 s (twice 6 on a machine with nothing else on it)' [ $((SECONDS - began)) -le 200 ]
 check 'the number type is that of this build' bash -c "'$binary' --calibrate --model nano --cluster h100 | grep '^element_bytes *4 '"
 check 'a rate that a processor can have' awk '$1 == "peak" {exit !($2 > 1e8 && $2 < 1e14)}' "$dir/here1.txt"
 # A run prints what was predicted for it from the measured figures.

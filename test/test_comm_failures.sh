@@ -72,7 +72,7 @@ ended 'a rank is killed' any 'rank 2 .*signal 9|signal 9 .*rank 2|process rank 2
 # A job that is paused as a whole for longer than the limit goes on: rank 1 stops first, so that rank 0 waits for it.
 printf '%0.sabcdefgh ' $(seq 500) | tokens_of data
 began=$SECONDS
-TRAIN_LLAMA_TIMEOUT=5 timeout 60 mpirun -np 2 "$binary" --model nano --from-scratch --train-data "$dir/data.bin" --seq-len 64 --cp 2 \
+TRAIN_LLAMA_TIMEOUT=5 timeout 200 mpirun -np 2 "$binary" --model nano --from-scratch --train-data "$dir/data.bin" --seq-len 64 --cp 2 \
     --steps 1500 --log "$dir/paused.jsonl" >"$dir/out" 2>&1 </dev/null &
 until [ -s "$dir/paused.jsonl" ] || [ $((SECONDS - began)) -gt 40 ]; do sleep 0.1; done
 for pid in $(pgrep -f "^$binary .*/paused.jsonl"); do
