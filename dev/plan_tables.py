@@ -277,6 +277,7 @@ SCRIPT = """#!/usr/bin/env bash
 #
 #   one machine, or an allocation that mpirun knows:  MODEL=Meta-Llama-3-8B DATA='data/long*.bin' scripts/run_llama3_8b_{name}.sh
 #   Slurm:                                            MODEL=... DATA=... sbatch scripts/run_llama3_8b_{name}.sh
+#   on {more} nodes, with more dp:                      MODEL=... DATA=... NODES={more} scripts/..., or sbatch --nodes={more} scripts/...
 # MODEL is a Hugging Face folder, DATA are token files; docs/finetune.md has every step before and after. Options after the script's name,
 # such as --export DIR, are added to the command; to change one of those below, edit a copy. LAUNCH=show prints the command, to be pasted,
 # and starts nothing. States go to OUT (default llama3-8b-{name}). A run that ends early continues from the newest state: this script makes
@@ -295,7 +296,7 @@ SCRIPT = """#!/usr/bin/env bash
 set -euo pipefail
 case ${{1:-}} in --help | -h) sed -n '2,/^# Made by/s/^#//p' "$0"; exit 0 ;; esac
 cd "${{SLURM_SUBMIT_DIR:-$(dirname "$0")/..}}"
-if [ -n "${{SLURM_JOB_ID:-}}" ]; then launcher='srun --mpi=pmix'; else launcher='mpirun -np {ranks}'; fi
+if [ -n "${{SLURM_JOB_ID:-}}" ]; then launcher='srun --mpi=pmix'; else launcher="mpirun -np $((8 * ${{NODES:-{nodes}}}))"; fi
 show() {{ printf '%q ' $launcher "$@" && echo; }}
 if [ -z "${{MODEL:-}}" ] || [ -z "${{DATA:-}}" ]; then
     echo "error: MODEL must be a Hugging Face folder of Llama-3-8B, and DATA token files, such as 'data/long*.bin' (--help says more)" >&2
@@ -329,13 +330,13 @@ def scripts():
         c, S, steps, name = answer["choices"][0], LENGTHS[length], 500, length.lower()
         tokens = TOKENS_OF_A_STEP * steps
         flops = c["mfu"] * 989e12 / c["tgs"] * tokens  # 989e12: the peak of clusters/h100.txt
-        # the choice is what follows --global-batch in the plan's command
-        flags = re.search(r"--global-batch \d+ (.*)$", answer["command"])[1]
+        # the choice is what follows --dp in the plan's command; without it, dp is what the ranks suffice for
+        flags = re.search(r"--dp \d+ (.*)$", answer["command"])[1]
         host, saved = c["host_bytes_of_node"] / GIB, 12 * 8.03e9 / GIB / (ranks // 8)
         on_host = f", {host:.0f} GiB of host memory a node, {saved:.0f} of them for the state that is being saved" if host else ""
         figures = ", ".join(f"{n} {kind}" for kind, n in answer["figures"].items())
         write(f"scripts/run_llama3_8b_{name}.sh", SCRIPT.format(
-            length=length, name=name, nodes=ranks // 8, s="" if ranks == 8 else "s", ranks=ranks, S=S, steps=steps,
+            length=length, name=name, nodes=ranks // 8, more=ranks // 4, s="" if ranks == 8 else "s", ranks=ranks, S=S, steps=steps,
             batch=answer["global_batch"], step_tokens=TOKENS_OF_A_STEP / 1e6, total_tokens=tokens / 1e9, flops=flops,
             dp=c["dp"], hp=c["hp"], cp=c["cp"], zero=zero_text(c), recompute=recompute_text(c),
             memory=c["memory_bytes"] / GIB, host=on_host,

@@ -13,6 +13,7 @@
 #
 #   one machine, or an allocation that mpirun knows:  MODEL=Meta-Llama-3-8B DATA='data/long*.bin' scripts/run_llama3_8b_128k.sh
 #   Slurm:                                            MODEL=... DATA=... sbatch scripts/run_llama3_8b_128k.sh
+#   on 2 nodes, with more dp:                      MODEL=... DATA=... NODES=2 scripts/..., or sbatch --nodes=2 scripts/...
 # MODEL is a Hugging Face folder, DATA are token files; docs/finetune.md has every step before and after. Options after the script's name,
 # such as --export DIR, are added to the command; to change one of those below, edit a copy. LAUNCH=show prints the command, to be pasted,
 # and starts nothing. States go to OUT (default llama3-8b-128k). A run that ends early continues from the newest state: this script makes
@@ -31,7 +32,7 @@
 set -euo pipefail
 case ${1:-} in --help | -h) sed -n '2,/^# Made by/s/^#//p' "$0"; exit 0 ;; esac
 cd "${SLURM_SUBMIT_DIR:-$(dirname "$0")/..}"
-if [ -n "${SLURM_JOB_ID:-}" ]; then launcher='srun --mpi=pmix'; else launcher='mpirun -np 8'; fi
+if [ -n "${SLURM_JOB_ID:-}" ]; then launcher='srun --mpi=pmix'; else launcher="mpirun -np $((8 * ${NODES:-1}))"; fi
 show() { printf '%q ' $launcher "$@" && echo; }
 if [ -z "${MODEL:-}" ] || [ -z "${DATA:-}" ]; then
     echo "error: MODEL must be a Hugging Face folder of Llama-3-8B, and DATA token files, such as 'data/long*.bin' (--help says more)" >&2
@@ -43,7 +44,7 @@ for attempt in {1..20}; do
     status=0
     ${LAUNCH:-$launcher} ./train_llama --model "$MODEL" --train-data "$DATA" \
         --seq-len 128K --batch-size 1 --global-batch 128 --steps 500 \
-        --dp 1 --hp 8 --cp 1 --zero-params 8 --zero-grads 8 --zero-optim 8 --recompute none --offload-optimizer \
+        --hp 8 --cp 1 --zero-params 8 --zero-grads 8 --zero-optim 8 --recompute none --offload-optimizer \
         --rope-theta "${ROPE_THETA:-2.02e+07}" --lr 2e-5 --lr-schedule cosine --warmup 20 --weight-decay 0.1 --cluster h100 \
         ${DOCUMENTS---document-begin 128000} \
         --log "llama3-8b-128k.jsonl" --out "${OUT:-llama3-8b-128k}" --save-every 5 --resume "$@" || status=$?

@@ -301,21 +301,21 @@ for script in scripts/run_llama3_8b_*.sh; do
 import json, os, re, shlex, subprocess, sys
 script, binary, path = sys.argv[1:]
 text = open(script).read()
-outside = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")} # of an allocation
+outside = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "NODES"))} # of an allocation
 given = {**outside, "LAUNCH": "show", "MODEL": "a 'm'", "DATA": "a*.bin b"}
 command = subprocess.run([script], env=given, capture_output=True, text=True, check=True).stdout
-ranks = re.search(r"mpirun -np (\d+)", text)[1]
+nodes = re.search(r"#SBATCH --nodes=(\d+)", text)[1]
+ranks = str(8 * int(nodes))
 # The command can be pasted.
 assert shlex.split(command)[:8] == ["mpirun", "-np", ranks, "./train_llama", "--model", "a 'm'", "--train-data", "a*.bin b"], command
 asked = re.search(r"--seq-len (\S+) .*--global-batch (\d+) --steps (\d+) (.*) --rope-theta (\S+) --lr ", command)
 length, batch, steps, chosen, theta = asked.groups()
-nodes = re.search(r"#SBATCH --nodes=(\d+)", text)[1]
-assert int(nodes) * 8 == int(ranks) and "#SBATCH --ntasks-per-node=8\n" in text and "srun" in text and "sbatch " + script in text
+assert "#SBATCH --ntasks-per-node=8\n" in text and "srun" in text and "sbatch " + script in text
 planner = [binary, "--plan", "--model", "llama3-8b", "--cluster", "h100", "--ranks", ranks, "--seq-len", length, "--global-batch", batch,
            "--out", "states", "--save-every", "5", "--document-begin", "128000", "--plan-json", path]
 plan = subprocess.run(planner, capture_output=True, text=True, check=True).stdout
 best = json.load(open(path))["choices"][0]
-assert chosen in plan.splitlines()[-1], (chosen, plan.splitlines()[-1])
+assert chosen in re.sub(" --dp \\d+", "", plan.splitlines()[-1]), (chosen, plan.splitlines()[-1])
 S = int(length[:-1]) << (20 if length[-1] == "M" else 10)
 tokens, steps = S * int(batch), int(steps)
 header = {line[4:13].strip(): line[14:] for line in text.splitlines() if line.startswith("#   ")}
@@ -335,6 +335,13 @@ device, host = re.search(r"^  in all +(\S+) GiB +(\S+) GiB", dry, re.M).groups()
 assert device + " GiB of a GPU by the dry run" in header["memory"], (header["memory"], dry)
 node = float(re.search(r", (\d+) GiB of host memory a node", header["memory"])[1])
 assert abs(node - 8 * float(host)) < 1, (node, host)
+# On twice the nodes, more dp, with no more memory.
+more = subprocess.run([script], env={**outside, "LAUNCH": "show", "MODEL": "m", "DATA": "d", "NODES": str(2 * int(nodes))}, text=True,
+                      capture_output=True, check=True).stdout
+assert more.split()[:3] == ["mpirun", "-np", str(2 * int(ranks))] and f"NODES={2 * int(nodes)} " in text, more
+dry = subprocess.run([script, "--dry-run", "--ranks", str(2 * int(ranks))], env=given, capture_output=True, text=True, check=True).stdout
+assert f" on dp {2 * best['dp']} x " in dry, dry
+assert float(re.search(r"^  in all +(\S+) GiB", dry, re.M)[1]) <= float(device), dry
 assert f"{best['memory_bytes'] / 2**30:.1f} GiB of a GPU" in text and f"TGS {best['tgs']:.0f}, MFU {100 * best['mfu']:.1f} %" in text, best
 PY
 done
