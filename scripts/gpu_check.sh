@@ -242,6 +242,8 @@ if [ $mode != list ]; then
         uname -sr
         sed -n 's/^model name[^:]*: /CPU: /p' /proc/cpuinfo | head -1
         sed -nE 's/^Mem(Total|Available): */Host memory, \1: /p' /proc/meminfo
+        awk '/^Node/ { zone = $4 } $1 == "managed" { pages[zone] += $2 } # movable memory cannot be pinned
+             END { for (zone in pages) printf "Host memory, zone %s: %.1f million pages\n", zone, pages[zone] / 1e6 }' /proc/zoneinfo
         echo "${gpus:-no GPU}"
         nvidia-smi --query-gpu=driver_version,memory.total,memory.used,clocks.max.sm,power.limit --format=csv 2>/dev/null
         nvidia-smi \

@@ -11,6 +11,7 @@
 //     FAKE_CUDA_FORGET=N         the check of the order ignores the N-th wait of compute and work aside
 //     FAKE_CUDA_SLOW=1           an event is not over before the host waits for it
 //     FAKE_CUDA_FULL=1           no memory is left for the results of products that are only timed
+//     FAKE_CUDA_PINS=N           no more than N pieces of host memory can be pinned
 //     FAKE_CUDA_GPUS=N           a rank sees N GPUs (default 8); with FAKE_CUDA_OWN=1 each rank sees GPUs of its own
 //     FAKE_CUDA_NAME=NAME        what the GPU is called
 //     FAKE_CUDA_POOR=RANK:KIB    that rank's GPU has only so much memory free, and is a card that no data sheet of ours has
@@ -588,6 +589,9 @@ cudaError_t cudaHostRegister(void *p, size_t bytes, unsigned flags) {
     if (syscall(SYS_get_mempolicy, &policy, &nodes, 8 * sizeof nodes, p, MPOL_F_ADDR) == 0) // it fails where it is forbidden
         insist(policy == MPOL_PREFERRED && nodes == 1, "pinned memory that may be far from the GPU");
     insist(pinned_count < 4096, "too many pinned pieces of memory");
+    const char *most = getenv("FAKE_CUDA_PINS");
+    static long pieces;
+    if (most != NULL && ++pieces > strtol(most, NULL, 10)) return last_error = cudaErrorInvalidValue;
     pinned[pinned_count].at = (const char *)p;
     pinned[pinned_count++].bytes = bytes;
     return cudaSuccess;

@@ -363,8 +363,8 @@ void *device_host_slab(size_t bytes) {
         cudaGetLastError();
         unpin(p, at);
         munmap(p, bytes);
-        fprintf(stderr, "error: %zu bytes of host memory cannot be pinned: %s (check ulimit -l and the container's memory limit)\n", bytes,
-                cudaGetErrorString(status));
+        fprintf(stderr, "error: %zu bytes of host memory cannot be pinned, but only %zu: %s (a container's limit, or memory that Linux "
+                "keeps movable: docs/troubleshooting.md)\n", bytes, at, cudaGetErrorString(status));
         return NULL;
     }
     gpu.pinned += bytes;
