@@ -22,6 +22,12 @@
 #define NO_RETURN _Noreturn
 #endif
 
+#ifdef __CUDACC__ // nvcc: what is so marked is called by kernels, too
+#define HOST_DEVICE __host__ __device__
+#else
+#define HOST_DEVICE
+#endif
+
 #ifdef __GNUC__
 #define PRINTF_LIKE(format_at, args_at) __attribute__((format(printf, format_at, args_at)))
 #else
@@ -91,21 +97,33 @@ static inline bool error_may_pass(const error_text *error) {
     return false;
 }
 
-static inline int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
-static inline int64_t max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
+static HOST_DEVICE inline int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
+static HOST_DEVICE inline int64_t max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
 static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static inline int64_t round_up(int64_t a, int64_t multiple) { return ceil_div(a, multiple) * multiple; }
-static inline float float_of_bits(uint32_t bits) {
+static HOST_DEVICE inline float float_of_bits(uint32_t bits) {
     float x;
     memcpy(&x, &bits, sizeof x);
     return x;
 }
-static inline uint32_t bits_of_float(float x) {
+static HOST_DEVICE inline uint32_t bits_of_float(float x) {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
     return bits;
 }
-static inline float float_of_bf16(uint16_t h) { return float_of_bits((uint32_t)h << 16); } // bf16 is the upper half of a float
+// bf16 is the upper half of a float. Rounds to nearest, ties to even; a NaN stays a NaN. Without branches, for vector code.
+static HOST_DEVICE inline float float_of_bf16(uint16_t h) { return float_of_bits((uint32_t)h << 16); }
+static HOST_DEVICE inline uint16_t bf16_of_float(float x) {
+    uint32_t bits = bits_of_float(x), high = bits >> 16;
+    uint32_t nan = (high & 0x7f) != 0 ? high : high | 0x40, rounded = (bits + 0x7fffu + (high & 1)) >> 16;
+    return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
+}
+static HOST_DEVICE inline uint64_t mix_bits(uint64_t z) { // 64 well mixed bits of a counter (the finaliser of splitmix64)
+    z += 0x9E3779B97F4A7C15u;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    return z ^ (z >> 31);
+}
 static inline const char *plural(int64_t n) { return n == 1 ? "" : "s"; } // the end of the word behind n
 static inline int64_t gcd_i64(int64_t a, int64_t b) { return b == 0 ? a : gcd_i64(b, a % b); }
 

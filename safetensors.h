@@ -94,12 +94,6 @@ static inline float float_of_f16(uint16_t h) { // without branches, as all conve
     uint32_t subnormal = bits_of_float((float)magnitude * 0x1p-24f), normal = (magnitude << 13) + (112u << 23);
     return float_of_bits(sign | (magnitude >= 0x7c00 ? special : magnitude >= 0x400 ? normal : subnormal));
 }
-// Rounds to nearest, ties to even; a NaN stays a NaN.
-static inline uint16_t bf16_of_float(float x) {
-    uint32_t bits = bits_of_float(x), high = bits >> 16;
-    uint32_t nan = (high & 0x7f) != 0 ? high : high | 0x40, rounded = (bits + 0x7fffu + (high & 1)) >> 16;
-    return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
-}
 static inline uint16_t f16_of_float(float x) { // magnitudes of 65520 and above: infinite
     uint32_t bits = bits_of_float(x), sign = bits >> 16 & 0x8000, a = bits & 0x7fffffffu;
     uint32_t nan = 0x7c00 | ((a >> 13 & 0x3ff) != 0 ? a >> 13 & 0x3ff : 0x200);

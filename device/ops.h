@@ -95,7 +95,7 @@ static inline attention_documents attention_documents_from(attention_documents d
     return d;
 }
 // The first of Tk key rows that stands at or after position `first`; Tk if none does.
-static inline int64_t attention_first_key(const attention_documents *d, int64_t first, int64_t Tk) {
+static HOST_DEVICE inline int64_t attention_first_key(const attention_documents *d, int64_t first, int64_t Tk) {
     return max_i64(0, min_i64(first - d->at[0], d->split)) + max_i64(0, min_i64(first - d->at[1], Tk - d->split));
 }
 
@@ -164,6 +164,10 @@ typedef struct {
     uint64_t seed, tensor;
     int64_t step, first; // first: index in the tensor of the call's element 0
 } rounding_rule;
+// Of all draws of a call; element i's is mix_bits(key ^ i).
+static inline uint64_t rounding_key(rounding_rule how, int64_t step) {
+    return mix_bits(mix_bits(mix_bits(how.seed) ^ how.tensor) ^ (uint64_t)step);
+}
 void op_round(floatX *to, const float *from, int64_t n, rounding_rule how); // floatX float: a copy
 // AdamW (decoupled weight decay), bias-corrected, on n elements; grad is scaled by grad_scale first. master NULL: param itself is the
 // master. m, v: n floats, or with bf16_moments n bf16, which this step computes with as floats and then rounds stochastically: to nearest,

@@ -266,11 +266,7 @@ void op_add_float(float *to, const float *from, int64_t n) {
 }
 void op_bf16_from_float(bf16 *to, const float *from, int64_t n) {
 #pragma omp parallel for simd schedule(static) if (n > PARALLEL_ELEMENTS)
-    for (int64_t i = 0; i < n; i++) {
-        uint32_t bits = bits_of_float(from[i]);
-        bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
-        to[i].bits = nan ? (uint16_t)0x7fff : (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
-    }
+    for (int64_t i = 0; i < n; i++) to[i].bits = bf16_of_float(from[i]);
 }
 void op_add_bf16(float *to, const bf16 *from, int64_t n) {
 #pragma omp parallel for simd schedule(static) if (n > PARALLEL_ELEMENTS)
@@ -297,14 +293,6 @@ static double sum_of(const float *x, int64_t n, bool squares) {
 }
 double op_sum_float(const float *x, int64_t n) { return sum_of(x, n, false); }
 void op_sum_squares(double *sum, const float *x, int64_t n) { *sum = sum_of(x, n, true); }
-
-// 64 well mixed bits of a counter (the finaliser of splitmix64).
-static uint64_t mix_bits(uint64_t z) {
-    z += 0x9E3779B97F4A7C15u;
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-    return z ^ (z >> 31);
-}
 
 // Elements 2p and 2p + 1 of a tensor are the cosine and sine of one Box-Muller draw, made from two hashes of (seed, tensor, p).
 void op_init_normal(floatX *to, uint64_t seed, uint64_t tensor, int64_t first, int64_t n, float sigma) {
@@ -368,15 +356,15 @@ static void adamw_block_bf16(float *weights, bf16 *m, bf16 *v, const float *grad
     }
 }
 void op_adamw(floatX *param, float *master, void *m, void *v, const float *grad, int64_t n, adamw_args args) {
-    rounding_rule how = args.rounding;
-    uint64_t key = mix_bits(mix_bits(mix_bits(how.seed) ^ how.tensor) ^ (uint64_t)args.step);
+    uint64_t key = rounding_key(args.rounding, args.step);
     float *weights = master != NULL ? master : param;
     adamw_factors a = {args.beta1, args.beta2, args.eps, args.grad_scale, (float)(args.lr / (1 - pow(args.beta1, (double)args.step))),
                        (float)(1 / sqrt(1 - pow(args.beta2, (double)args.step))), args.lr * args.weight_decay};
 #pragma omp parallel for schedule(static) if (n > PARALLEL_ELEMENTS)
     for (int64_t i = 0; i < n; i += ADAMW_BLOCK) {
         if (args.bf16_moments) {
-            adamw_block_bf16(weights + i, (bf16 *)m + i, (bf16 *)v + i, grad + i, min_i64(n - i, ADAMW_BLOCK), a, key, how.first + i);
+            int64_t count = min_i64(n - i, ADAMW_BLOCK), first = args.rounding.first + i;
+            adamw_block_bf16(weights + i, (bf16 *)m + i, (bf16 *)v + i, grad + i, count, a, key, first);
             continue;
         }
         float *of[3] = {weights + i, (float *)m + i, (float *)v + i};

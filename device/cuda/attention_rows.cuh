@@ -9,8 +9,7 @@
 // skips all key tiles before the one that its first row sees first.
 static __device__ __forceinline__ int64_t attention_first_visible(const attention_shape &b, int64_t i) {
     if (b.documents.first == nullptr || i >= b.Tq) return 0;
-    int64_t first = b.documents.first[i], split = b.documents.split, low = first - b.documents.at[0], high = first - b.documents.at[1];
-    return (low < 0 ? 0 : low < split ? low : split) + (high < 0 ? 0 : high < b.Tk - split ? high : b.Tk - split);
+    return attention_first_key(&b.documents, b.documents.first[i], b.Tk);
 }
 
 // The weights (of sum 1) of two results whose log-sum-exps are a and b; returns the merged log-sum-exp. -infinity: no key seen, weight 0.

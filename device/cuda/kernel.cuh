@@ -16,22 +16,13 @@ static __device__ __forceinline__ float to_float(float x) { return x; }
 template <class E> __device__ __forceinline__ E from_float(float x);
 template <> __device__ __forceinline__ float from_float<float>(float x) { return x; }
 
-static __device__ __forceinline__ float to_float(bf16 x) {
-    uint32_t bits = (uint32_t)x.bits << 16;
-    float f;
-    memcpy(&f, &bits, 4);
-    return f;
-}
-// Rounds to nearest, ties to even; NaN stays NaN.
+static __device__ __forceinline__ float to_float(bf16 x) { return float_of_bf16(x.bits); }
 template <> __device__ __forceinline__ bf16 from_float<bf16>(float x) {
     bf16 r;
 #ifdef __CUDACC__
-    r.bits = __bfloat16_as_ushort(__float2bfloat16_rn(x));
+    r.bits = __bfloat16_as_ushort(__float2bfloat16_rn(x)); // one instruction
 #else
-    uint32_t bits;
-    memcpy(&bits, &x, 4);
-    bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
-    r.bits = nan ? (uint16_t)0x7fff : (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+    r.bits = bf16_of_float(x);
 #endif
     return r;
 }

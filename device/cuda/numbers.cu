@@ -144,28 +144,16 @@ void op_sum_squares(double *sum, const float *x, int64_t n) {
     else sum_to(sum, x, n, true);
 }
 
-// 64 well-mixed bits from a counter (one step of splitmix64).
-static __host__ __device__ __forceinline__ uint64_t mix_bits(uint64_t x) {
-    x += 0x9E3779B97F4A7C15ull;
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
-    return x ^ (x >> 31);
-}
-
 // ---- stochastic rounding ----
 
-// The key of a call's draws; element i of the tensor then uses the low 16 bits of a hash of key and i, its moments the next 16 and 16 more.
-static uint64_t rounding_key(rounding_rule how) { return mix_bits(mix_bits(mix_bits(how.seed) ^ how.tensor) ^ (uint64_t)how.step); }
+// An element uses the low 16 bits of its draw, its moments the next 16 and 16 more.
 static __device__ __forceinline__ uint64_t rounding_draws(uint64_t key, int64_t element) { return mix_bits(key ^ (uint64_t)element); }
 // Rounds x to one of its two neighbours in bf16: adds a random number, less than the step between them, to the magnitude and truncates to
 // bf16. Exact where bf16 holds x; infinities and NaN are returned as they are (from_float handles them). draw: its low 16 bits count.
 static __device__ __forceinline__ float round_at_random(float x, uint64_t draw) {
-    uint32_t bits;
-    memcpy(&bits, &x, 4);
+    uint32_t bits = bits_of_float(x);
     if ((bits & 0x7f800000u) == 0x7f800000u) return x;
-    bits = (bits + (uint32_t)(draw & 0xffffu)) & 0xffff0000u;
-    memcpy(&x, &bits, 4);
-    return x;
+    return float_of_bits((bits + (uint32_t)(draw & 0xffffu)) & 0xffff0000u);
 }
 template <int W> __global__ void round_kernel(floatX *to, const float *from, int64_t n, uint64_t key, int64_t first) {
     int64_t i;
@@ -179,7 +167,7 @@ template <int W> __global__ void round_kernel(floatX *to, const float *from, int
 void op_round(floatX *to, const float *from, int64_t n, rounding_rule how) {
     how.stochastic = how.stochastic && sizeof(floatX) == sizeof(bf16);
     if (how.stochastic)
-        LAUNCH_FLAT(round_kernel, FLOAT_PACK, aligned16(to) && aligned16(from), n, to, from, n, rounding_key(how), how.first);
+        LAUNCH_FLAT(round_kernel, FLOAT_PACK, aligned16(to) && aligned16(from), n, to, from, n, rounding_key(how, how.step), how.first);
     else op_cast_from_float(to, from, n);
 }
 
@@ -235,9 +223,8 @@ void op_adamw(floatX *param, float *master, void *m, void *v, const float *grad,
     float unbias = (float)(1 / sqrt(1 - pow(args.beta2, (double)args.step)));
     float decay = args.lr * args.weight_decay;
     bool aligned = aligned16(param) && aligned16(master) && aligned16(m) && aligned16(v) && aligned16(grad);
-    args.rounding.step = args.step;
     args.rounding.stochastic = args.rounding.stochastic && sizeof(floatX) == sizeof(bf16);
-    uint64_t key = rounding_key(args.rounding);
+    uint64_t key = rounding_key(args.rounding, args.step);
     if (args.bf16_moments)
         LAUNCH_FLAT(adamw_bf16_kernel, FLOAT_PACK, aligned, n, param, master, (bf16 *)m, (bf16 *)v, grad, n, args, rate, unbias, decay,
                     key);
