@@ -102,8 +102,7 @@ typedef struct {
     // gathered units (zp > 1, or offloaded) and gradients before their reduce-scatter (zg > 1) or their copy to the host
     floatX *param_slot[ZERO_SLOTS];
     int param_slot_unit[ZERO_SLOTS]; // -1: empty
-    int64_t param_slot_gather[ZERO_SLOTS];    // number of the gather (one rank: of the copy) that brings it
-    int64_t gathers_started, gathers_finished; // so many so far
+    int gathering;                   // the unit whose gather (zp = 1: copy to the device) is in flight, or -1: one at a time
     float *grad_slot[ZERO_SLOTS];
     int grad_slot_unit[ZERO_SLOTS];
     bool *grads_begun; // per unit: has a gradient in this step (used when a unit's gradient stays in its place: zg = 1, not offloaded)
@@ -146,6 +145,7 @@ static inline void zero_describe(zero_hybrid *z, int ranks, int rank, int zp, in
         z->largest = max_i64(z->largest, units[u].count);
     }
     for (int s = 0; s < ZERO_SLOTS; s++) z->param_slot_unit[s] = z->shard_slot_unit[s] = z->grad_slot_unit[s] = -1;
+    z->gathering = -1;
 }
 
 // A rank's share of a unit when it is divided among all ranks: the replicas of an optimizer piece divide it further among themselves. Units
@@ -415,14 +415,21 @@ static inline void zero_shard_start(zero_hybrid *z, int unit) {
     z->shard_ticket[slot] = device_copy_start(z->to_device, z->shard_slot[slot], z->params[unit], bytes);
 }
 
-// Starts bringing a unit to its slot, unless it is there. Gives up the unit that was there.
+// Waits for the gather in flight, if there is one.
+static inline void zero_gather_finish(zero_hybrid *z) {
+    if (z->gathering < 0) return;
+    if (z->zp > 1) transfer_finish(z->gather);
+    else device_copy_finish(z->to_device, z->shard_ticket[z->units[z->gathering].slot]);
+    z->gathering = -1;
+}
+// Starts bringing a unit to its slot, unless it is there or on its way. Gives up the unit that was there.
 static inline void zero_slot_start(zero_hybrid *z, int unit) {
     bool offloaded = z->offload >= OFFLOAD_PARAMETERS;
     int slot = z->units[unit].slot;
     if (z->param_slot_unit[slot] == unit) return;
+    zero_gather_finish(z); // of another unit: callers have waited for it
     zero_spread_finish(z, unit + 1);
-    z->param_slot_unit[slot] = unit;
-    z->param_slot_gather[slot] = ++z->gathers_started;
+    z->param_slot_unit[slot] = z->gathering = unit;
     if (offloaded) zero_shard_start(z, unit);
     if (z->zp == 1) return;
     if (offloaded) device_copy_finish(z->to_device, z->shard_ticket[slot]);
@@ -447,11 +454,8 @@ static inline const floatX *zero_params(zero_hybrid *z, int unit) {
         return z->params[unit];
     }
     zero_fetch(z, unit, -1);
-    int slot = z->units[unit].slot;
-    if (z->zp == 1 && z->gathers_finished < z->param_slot_gather[slot]) device_copy_finish(z->to_device, z->shard_ticket[slot]);
-    for (; z->gathers_finished < z->param_slot_gather[slot]; z->gathers_finished++) // those started before this unit's, and its own
-        if (z->zp > 1) transfer_finish(z->gather);
-    return z->param_slot[slot];
+    if (z->gathering == unit) zero_gather_finish(z);
+    return z->param_slot[z->units[unit].slot];
 }
 
 // ---- gradients ----
