@@ -237,31 +237,40 @@ static inline int double_ring_source(const grid *g, int o, int i) {
     return grid_context_index(&g->shape, (g->place.window - o + windows) % windows, (g->place.pos - i + w) % w);
 }
 
-// The rows of CP rank k's block that travel. A document is contiguous: so what other ranks see of a chunk begins with the row that the
-// first row of the next chunk on another rank sees first. Of several segments, rows that nobody sees between these travel, too, but for the
-// longest stretch of them.
+// How many first rows of half i of CP rank k's rows of a segment no other rank sees. A document is contiguous: so what others see of a
+// chunk begins with the row that the first row of the next chunk on another rank sees first. first_seen (2 cp): position of what the first
+// row of each chunk of the segment sees first.
+static inline int64_t double_ring_unseen(const double_ring *r, const sequence_segment *segment, const int64_t *first_seen, int k, int i) {
+    int cp = r->g->shape.cp, mirror = 2 * cp - 1 - k, chunk = i == 0 ? k : mirror;
+    int next = chunk + 1 == mirror ? mirror + 1 : chunk + 1;
+    int64_t rows = (segment[1].row - segment->row) / 2;
+    if (next == 2 * cp) return rows;
+    return min_i64(rows, max_i64(0, first_seen[next] - segment->position - chunk * rows));
+}
+// The rows of CP rank k's block that travel: from the first to the last that another rank sees, but for the longest gap between such rows.
+// For example, of three segments with two halves each (#: another rank sees the row):
+//     ..#### .....#   ....## ......   ...### ....##
+//       [------------------]             [--------]
 static inline double_ring_rows double_ring_travels(const double_ring *r, int k) {
     if (r->documents.host == NULL) return (double_ring_rows){{0, r->Tc}, {r->Tc, 0}};
     double_ring_rows rows = {{0, 0}, {0, 0}};
-    int cp = r->g->shape.cp;
-    int64_t end = 0, gap = 0; // of the rows that travel so far; between the two ranges
-    const int64_t *chunks = r->documents.host + r->Tc;
-    for (const sequence_segment *segment = r->documents.segments; segment->row < r->Tc; segment++, chunks += 2 * cp)
+    int64_t sent_to = 0, gap = 0; // end of the rows that travel so far; between the two ranges
+    const int64_t *first_seen = r->documents.host + r->Tc;
+    for (const sequence_segment *segment = r->documents.segments; segment->row < r->Tc; segment++, first_seen += 2 * r->g->shape.cp)
         for (int i = 0; i < 2; i++) {
-            int64_t C = (segment[1].row - segment->row) / 2, row = segment->row + i * C;
-            int chunk = i == 0 ? k : 2 * cp - 1 - k, next = chunk + 1 == 2 * cp - 1 - k ? chunk + 2 : chunk + 1;
-            int64_t unseen = next < 2 * cp ? min_i64(C, max_i64(0, chunks[next] - segment->position - chunk * C)) : C;
-            if (unseen == C) continue;
-            if (end == 0) {
-                rows.at[0] = row + unseen;
-            } else if (row + unseen - end > gap) {
-                gap = row + unseen - end;
-                rows.count[0] = end - rows.at[0];
-                rows.at[1] = row + unseen;
+            int64_t half = (segment[1].row - segment->row) / 2, end = segment->row + (i + 1) * half;
+            int64_t begin = end - half + double_ring_unseen(r, segment, first_seen, k, i);
+            if (begin == end) continue;
+            if (sent_to == 0) {
+                rows.at[0] = begin;
+            } else if (begin - sent_to > gap) {
+                gap = begin - sent_to;
+                rows.count[0] = sent_to - rows.at[0];
+                rows.at[1] = begin;
             }
-            end = row + C;
+            sent_to = end;
         }
-    rows.count[gap > 0] = end - rows.at[gap > 0];
+    rows.count[gap > 0] = sent_to - rows.at[gap > 0];
     return rows;
 }
 
