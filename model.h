@@ -415,8 +415,8 @@ static inline void model_mlp_forward(model *m, const floatX *p, int unit, const 
     }
 }
 
-// m->tokens -> m->x_last. micro: key of the kept activations, or CHECKPOINT_NOT_KEPT in evaluation.
-static inline void model_forward(model *m, int64_t micro) {
+// m->tokens -> m->x_last. kept: model_backward will use the activations; false in evaluation.
+static inline void model_forward(model *m, bool kept) {
     int L = m->c.L;
     const floatX *embedding = zero_params(&m->zero, UNIT_EMBEDDING);
     zero_fetch(&m->zero, 1, 2);
@@ -432,7 +432,7 @@ static inline void model_forward(model *m, int64_t micro) {
         floatX *x_out = l + 1 < L ? checkpoint_open_forward(&m->store, l + 1).x_in : m->x_last;
         model_mlp_forward(m, p, unit, &t, x_out);
         trace_compute("layer forward", l, began);
-        checkpoint_forward_done(&m->store, l, micro);
+        checkpoint_forward_done(&m->store, l, kept);
         zero_advance(&m->zero); // the gradients that the micro-step before has left in flight
     }
 }
@@ -531,15 +531,15 @@ static inline void model_attention_backward(model *m, const floatX *p, float *dp
     }
 }
 
-// From m->dx (set by model_loss) to all gradients. The activations of `micro` are used up.
-static inline void model_backward(model *m, int64_t micro) {
+// From m->dx (set by model_loss) to all gradients. Uses up the activations that model_forward has kept.
+static inline void model_backward(model *m) {
     int L = m->c.L;
     for (int l = L - 1; l >= 0; l--) {
         int unit = 1 + l;
         const floatX *p = zero_params(&m->zero, unit);
         if (l > 0) zero_fetch(&m->zero, unit - 1, l > 1 ? unit - 2 : -1);
         else if (!m->zero.last_micro) zero_fetch(&m->zero, UNIT_EMBEDDING, -1); // for the next forward pass
-        layer_activations t = checkpoint_open_backward(&m->store, l, micro);
+        layer_activations t = checkpoint_open_backward(&m->store, l);
         checkpoint_prefetch(&m->store, l - 1);
         bool adds;
         float *dp = zero_grads(&m->zero, unit, &adds);
@@ -550,7 +550,6 @@ static inline void model_backward(model *m, int64_t micro) {
         if (m->store.kinds[l] == RECOMPUTE_SELECTIVE) attention_2d_distribute_finish(&m->attention);
         model_attention_backward(m, p, dp, adds, unit, &t);
         trace_compute("layer backward", l, began);
-        checkpoint_backward_done(&m->store, l);
         zero_grads_done(&m->zero, unit);
     }
     bool adds; // not needed: the embedding's backward pass adds, to zeros or to what is there (earlier micro-steps; tied: the head's)
@@ -598,10 +597,10 @@ static inline step_result model_step(model *m, adamw_args args, double clip) {
     progress_note note = progress_start("step");
     for (int64_t micro = 0; micro < accum; micro++) {
         model_take_batch(m, micro, true);
-        model_forward(m, micro);
+        model_forward(m, true);
         zero_begin_backward(&m->zero, micro == 0, micro == accum - 1);
         model_loss(m, m->losses + micro * m->rows, scale, true);
-        model_backward(m, micro);
+        model_backward(m);
         if (accum > 1) progress_show(&note, micro + 1, accum);
     }
     r.loss = op_sum_float(m->losses, accum * m->rows);
@@ -623,7 +622,7 @@ static inline step_result model_step(model *m, adamw_args args, double clip) {
 // evaluation_logits. Collective.
 static inline void model_evaluate(model *m, bool losses) {
     model_take_batch(m, 0, losses);
-    model_forward(m, CHECKPOINT_NOT_KEPT);
+    model_forward(m, false);
     if (losses) model_loss(m, m->losses, 0, false);
     else zero_params(&m->zero, m->c.L + 1); // for evaluation_logits
 }
