@@ -333,13 +333,8 @@ static inline void model_start(model *m, const sequence_shard *shard) {
 
 // ---- forward ----
 
-// Where a tensor is in a unit's parameters, or gradients: what zero_params, or zero_grads, returned for this unit.
-static inline const floatX *model_tensor(const model *m, const floatX *params, int unit, int tensor) {
-    return params + m->units[unit].tensors[tensor].offset;
-}
-static inline float *model_gradient(const model *m, float *grads, int unit, int tensor) {
-    return grads + m->units[unit].tensors[tensor].offset;
-}
+// Where a tensor is in its unit: in what zero_params, or zero_grads, returned for that unit.
+static inline int64_t model_offset(const model *m, int unit, int tensor) { return m->units[unit].tensors[tensor].offset; }
 // The segments of sequence s of the batch, all micro-steps counted; NULL: it is one segment.
 static inline sequence_segment *model_batch_segments(const model *m, int64_t s) {
     return m->batch_segments != NULL ? m->batch_segments + s * (m->setup.segments + 1) : NULL;
@@ -365,8 +360,8 @@ static inline void model_project_qkv(model *m, const floatX *p, int unit, const 
     int64_t T = m->setup.T, D = m->c.D;
     for (int64_t at = 0; at < T; at += m->mlp_tile) {
         int64_t n = min_i64(m->mlp_tile, T - at);
-        op_rmsnorm_forward(m->xn, m->rstd, t->x_in + (b * T + at) * D, model_tensor(m, p, unit, T_NORM1), n, D, m->c.rms_eps);
-        op_linear_forward(m->qkv, m->xn, model_tensor(m, p, unit, T_WQKV), NULL, n, D, m->qkv_width);
+        op_rmsnorm_forward(m->xn, m->rstd, t->x_in + (b * T + at) * D, p + model_offset(m, unit, T_NORM1), n, D, m->c.rms_eps);
+        op_linear_forward(m->qkv, m->xn, p + model_offset(m, unit, T_WQKV), NULL, n, D, m->qkv_width);
         attention_2d_pack(&m->attention, s, m->qkv, model_table(m, b), at, n);
     }
 }
@@ -384,7 +379,7 @@ static inline void model_attention_forward(model *m, const floatX *p, int unit, 
         attention_2d_collect_start(&m->attention, model_attention_saved(m, t, b), m->dout);
         attention_2d_collect_finish(&m->attention, t->out + b * m->setup.T * m->out_width, m->dout);
     }
-    op_linear_forward(t->x_mid, t->out, model_tensor(m, p, unit, T_WO), t->x_in, rows, m->out_width, D);
+    op_linear_forward(t->x_mid, t->out, p + model_offset(m, unit, T_WO), t->x_in, rows, m->out_width, D);
 }
 // Selective Checkpoint++: out_ring and lse were kept; recomputes Q, K, V, out and x_mid. The projection of a sequence's Q, K and V hides
 // the transfer of its out, which arrives where its Q will be. The last sequence's Q, K and V are left in flight: attention's backward pass
@@ -399,7 +394,7 @@ static inline void model_attention_again(model *m, const floatX *p, int unit, co
         attention_2d_distribute_start(&m->attention, s);
         if (b + 1 < m->setup.B) attention_2d_distribute_finish(&m->attention);
     }
-    op_linear_forward(t->x_mid, t->out, model_tensor(m, p, unit, T_WO), t->x_in, rows, m->out_width, D);
+    op_linear_forward(t->x_mid, t->out, p + model_offset(m, unit, T_WO), t->x_in, rows, m->out_width, D);
 }
 
 // x_mid -> x_out, tile by tile.
@@ -408,10 +403,10 @@ static inline void model_mlp_forward(model *m, const floatX *p, int unit, const 
     for (int64_t at = 0; at < rows; at += m->mlp_tile) {
         int64_t n = min_i64(m->mlp_tile, rows - at);
         floatX *gate_up = t->gate_up != NULL ? t->gate_up + at * 2 * F : m->gate_up;
-        op_rmsnorm_forward(m->xn, m->rstd, t->x_mid + at * D, model_tensor(m, p, unit, T_NORM2), n, D, m->c.rms_eps);
-        op_linear_forward(gate_up, m->xn, model_tensor(m, p, unit, T_W_GATE_UP), NULL, n, D, 2 * F);
+        op_rmsnorm_forward(m->xn, m->rstd, t->x_mid + at * D, p + model_offset(m, unit, T_NORM2), n, D, m->c.rms_eps);
+        op_linear_forward(gate_up, m->xn, p + model_offset(m, unit, T_W_GATE_UP), NULL, n, D, 2 * F);
         op_swiglu_forward(m->act, gate_up, n, F);
-        op_linear_forward(x_out + at * D, m->act, model_tensor(m, p, unit, T_W_DOWN), t->x_mid + at * D, n, F, D);
+        op_linear_forward(x_out + at * D, m->act, p + model_offset(m, unit, T_W_DOWN), t->x_mid + at * D, n, F, D);
     }
 }
 
@@ -441,18 +436,18 @@ static inline void model_forward(model *m, bool kept) {
 
 // (V, D): lm_head, or the embedding where they are tied.
 static inline const floatX *model_output_weight(model *m) {
-    if (m->c.tied) return model_tensor(m, zero_params(&m->zero, UNIT_EMBEDDING), UNIT_EMBEDDING, T_EMBEDDING);
-    return model_tensor(m, zero_params(&m->zero, m->c.L + 1), m->c.L + 1, T_LM_HEAD);
+    if (m->c.tied) return zero_params(&m->zero, UNIT_EMBEDDING) + model_offset(m, UNIT_EMBEDDING, T_EMBEDDING);
+    return zero_params(&m->zero, m->c.L + 1) + model_offset(m, m->c.L + 1, T_LM_HEAD);
 }
 // Losses of this micro-step's rows into losses (rows). backward: also dx = gradient of x_last, in its place, and gradients of the head (and
 // of the tied embedding), scaled by `scale` = 1 / valid labels of the step.
 static inline void model_loss(model *m, float *losses, float scale, bool backward) {
     int64_t rows = m->rows, D = m->c.D, V = m->c.V;
     int head = m->c.L + 1, out_unit = m->c.tied ? UNIT_EMBEDDING : head, out_tensor = m->c.tied ? (int)T_EMBEDDING : (int)T_LM_HEAD;
-    const floatX *norm = model_tensor(m, zero_params(&m->zero, head), head, T_FINAL_NORM);
+    const floatX *norm = zero_params(&m->zero, head) + model_offset(m, head, T_FINAL_NORM);
     const floatX *w_out = model_output_weight(m);
     bool adds = true, unused; // the first use of the output weight's unit says whether its gradient is added or stored
-    float *dw_out = backward ? model_gradient(m, zero_grads(&m->zero, out_unit, &adds), out_unit, out_tensor) : NULL;
+    float *dw_out = backward ? zero_grads(&m->zero, out_unit, &adds) + model_offset(m, out_unit, out_tensor) : NULL;
     float *dhead = backward ? zero_grads(&m->zero, head, &unused) : NULL;
     double began = trace_now();
     for (int64_t at = 0; at < rows; at += m->loss_tile) {
@@ -464,7 +459,7 @@ static inline void model_loss(model *m, float *losses, float scale, bool backwar
         if (!backward) continue;
         op_linear_backward_weight(dw_out, m->logits, m->xn, n, D, V, adds || at > 0);
         op_linear_backward_input(m->xn, m->logits, w_out, n, D, V);
-        op_rmsnorm_backward(m->dx + at * D, model_gradient(m, dhead, head, T_FINAL_NORM), m->xn, x, norm, m->rstd, n, D, false,
+        op_rmsnorm_backward(m->dx + at * D, dhead + model_offset(m, head, T_FINAL_NORM), m->xn, x, norm, m->rstd, n, D, false,
                             m->norm_scratch);
     }
     trace_compute("head", head, began);
@@ -476,8 +471,8 @@ static inline void model_loss(model *m, float *losses, float scale, bool backwar
 // dx: gradient of x_out -> gradient of x_mid. dp: gradients of the MLP's weights are added (`adds`) or stored (zero_grads).
 static inline void model_mlp_backward(model *m, const floatX *p, float *dp, bool adds, int unit, const layer_activations *t) {
     int64_t rows = m->rows, D = m->c.D, F = m->c.F;
-    const floatX *w_gate_up = model_tensor(m, p, unit, T_W_GATE_UP), *w_down = model_tensor(m, p, unit, T_W_DOWN);
-    const floatX *norm = model_tensor(m, p, unit, T_NORM2);
+    const floatX *w_gate_up = p + model_offset(m, unit, T_W_GATE_UP), *w_down = p + model_offset(m, unit, T_W_DOWN);
+    const floatX *norm = p + model_offset(m, unit, T_NORM2);
     for (int64_t at = 0; at < rows; at += m->mlp_tile) {
         int64_t n = min_i64(m->mlp_tile, rows - at);
         floatX *gate_up = t->gate_up != NULL ? t->gate_up + at * 2 * F : m->gate_up;
@@ -485,10 +480,10 @@ static inline void model_mlp_backward(model *m, const floatX *p, float *dp, bool
         if (t->gate_up == NULL) op_linear_forward(gate_up, m->xn, w_gate_up, NULL, n, D, 2 * F);
         op_linear_backward_input(m->act, m->dx + at * D, w_down, n, F, D);
         op_swiglu_backward(gate_up, m->act, m->act, gate_up, n, F);
-        op_linear_backward_weight(model_gradient(m, dp, unit, T_W_DOWN), m->dx + at * D, m->act, n, F, D, adds || at > 0);
-        op_linear_backward_weight(model_gradient(m, dp, unit, T_W_GATE_UP), gate_up, m->xn, n, D, 2 * F, adds || at > 0);
+        op_linear_backward_weight(dp + model_offset(m, unit, T_W_DOWN), m->dx + at * D, m->act, n, F, D, adds || at > 0);
+        op_linear_backward_weight(dp + model_offset(m, unit, T_W_GATE_UP), gate_up, m->xn, n, D, 2 * F, adds || at > 0);
         op_linear_backward_input(m->xn, gate_up, w_gate_up, n, D, 2 * F);
-        op_rmsnorm_backward(m->dx + at * D, model_gradient(m, dp, unit, T_NORM2), m->xn, t->x_mid + at * D, norm, m->rstd, n, D, true,
+        op_rmsnorm_backward(m->dx + at * D, dp + model_offset(m, unit, T_NORM2), m->xn, t->x_mid + at * D, norm, m->rstd, n, D, true,
                             m->norm_scratch);
     }
 }
@@ -509,25 +504,25 @@ static inline void model_unpack_dqkv(model *m, const layer_activations *t, int64
 static inline void model_attention_backward(model *m, const floatX *p, float *dp, bool adds, int unit, const layer_activations *t) {
     int64_t rows = m->rows, B = m->setup.B, D = m->c.D;
     bool rings = m->g->shape.cp > 1;
-    op_linear_backward_input(m->dout, m->dx, model_tensor(m, p, unit, T_WO), rows, m->out_width, D);
+    op_linear_backward_input(m->dout, m->dx, p + model_offset(m, unit, T_WO), rows, m->out_width, D);
     for (int64_t b = 0; b < B; b++) {
         attention_saved s = model_attention_saved(m, t, b);
         floatX *dout = m->dout + b * m->setup.T * m->out_width;
         attention_2d_backward_start(&m->attention, dout);
-        if (!rings && b == 0) op_linear_backward_weight(model_gradient(m, dp, unit, T_WO), m->dx, t->out, rows, m->out_width, D, adds);
+        if (!rings && b == 0) op_linear_backward_weight(dp + model_offset(m, unit, T_WO), m->dx, t->out, rows, m->out_width, D, adds);
         attention_2d_backward_ring(&m->attention, dout, s);
-        if (rings && b + 1 == B) op_linear_backward_weight(model_gradient(m, dp, unit, T_WO), m->dx, t->out, rows, m->out_width, D, adds);
+        if (rings && b + 1 == B) op_linear_backward_weight(dp + model_offset(m, unit, T_WO), m->dx, t->out, rows, m->out_width, D, adds);
         attention_2d_backward_finish(&m->attention, s);
     }
-    const floatX *norm = model_tensor(m, p, unit, T_NORM1);
+    const floatX *norm = p + model_offset(m, unit, T_NORM1);
     for (int64_t at = 0; at < rows; at += m->mlp_tile) {
         int64_t n = min_i64(m->mlp_tile, rows - at);
         const floatX *x = t->x_in + at * D;
         model_unpack_dqkv(m, t, at, n);
         op_rmsnorm_forward(m->xn, m->rstd, x, norm, n, D, m->c.rms_eps);
-        op_linear_backward_weight(model_gradient(m, dp, unit, T_WQKV), m->qkv, m->xn, n, D, m->qkv_width, adds || at > 0);
-        op_linear_backward_input(m->xn, m->qkv, model_tensor(m, p, unit, T_WQKV), n, D, m->qkv_width);
-        op_rmsnorm_backward(m->dx + at * D, model_gradient(m, dp, unit, T_NORM1), m->xn, x, norm, m->rstd, n, D, true, m->norm_scratch);
+        op_linear_backward_weight(dp + model_offset(m, unit, T_WQKV), m->qkv, m->xn, n, D, m->qkv_width, adds || at > 0);
+        op_linear_backward_input(m->xn, m->qkv, p + model_offset(m, unit, T_WQKV), n, D, m->qkv_width);
+        op_rmsnorm_backward(m->dx + at * D, dp + model_offset(m, unit, T_NORM1), m->xn, x, norm, m->rstd, n, D, true, m->norm_scratch);
     }
 }
 
