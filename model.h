@@ -141,9 +141,10 @@ static inline void model_describe_units(model *m) {
 // x_mid and out: only where some layer does not keep them.
 static inline void model_layout_workspace(model *m, arena *device) {
     attention_2d *a = &m->attention;
-    bool sends = m->g->shape.hp > 1, rings = m->g->shape.cp > 1, recomputes = m->store.most != RECOMPUTE_NONE, in_flight = false;
+    bool sends = m->g->shape.hp > 1, rings = m->g->shape.cp > 1, recomputes = m->store.most != RECOMPUTE_NONE;
+    bool own_place = false; // kv_send and q_send have one
     int64_t rows = m->rows, D = m->c.D;
-    for (int l = 0; l < m->c.L; l++) in_flight |= m->setup.kinds[l] == RECOMPUTE_SELECTIVE;
+    for (int l = 0; l < m->c.L; l++) own_place |= m->setup.kinds[l] == RECOMPUTE_SELECTIVE;
     m->x_last = m->dx = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
     arena_place of_dout = arena_share_begin(device);
     m->dout = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * m->out_width);
@@ -165,17 +166,17 @@ static inline void model_layout_workspace(model *m, arena *device) {
     arena_place of_out = arena_share_begin(device);
     if (sends && !rings && recomputes) m->store.work.out = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * m->out_width);
     arena_share(device, &of_out);
-    if (!in_flight) attention_2d_layout_kv_send(a, device);
+    if (!own_place) attention_2d_layout_kv_send(a, device);
     arena_share_end(device, &of_out);
     arena_place of_tile = arena_share_begin(device);
     m->act = ARENA_TAKE_X(device, MEM_WORKSPACE, m->mlp_tile * m->c.F);
     m->gate_up = ARENA_TAKE_X(device, MEM_WORKSPACE, m->mlp_tile * 2 * m->c.F);
     arena_share(device, &of_tile);
     m->qkv = ARENA_TAKE_X(device, MEM_WORKSPACE, m->mlp_tile * m->qkv_width);
-    if (!in_flight) attention_2d_layout_q_send(a, device);
+    if (!own_place) attention_2d_layout_q_send(a, device);
     arena_share_end(device, &of_tile);
-    if (in_flight) attention_2d_layout_kv_send(a, device);
-    if (in_flight) attention_2d_layout_q_send(a, device);
+    if (own_place) attention_2d_layout_kv_send(a, device); // beside all that the MLP's backward pass uses
+    if (own_place) attention_2d_layout_q_send(a, device);
 
     arena_share(device, &of_products);
     m->logits = ARENA_TAKE_X(device, MEM_WORKSPACE, m->loss_tile * m->c.V);
