@@ -11,7 +11,7 @@
 #define CHECKPOINT_CUH
 
 #include "arena.h"
-#include "device/comm.h" // defines: comm_abort
+#include "device/device.h" // defines: device_copier, device_copy_*
 
 typedef enum { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL, RECOMPUTE_AUTO } recompute_kind; // fastest first
 
@@ -31,7 +31,7 @@ typedef struct {
     bool out_is_ring;                 // hp = 1
 } activation_sizes;
 
-enum { CHECKPOINT_SLOTS = 3, CHECKPOINT_NOT_KEPT = -1 };
+enum { CHECKPOINT_SLOTS = 3 };
 
 // How many slots offloading takes where so many layers are offloaded. Layer l writes its output into the slot of layer l + 1, which the
 // copy of layer l - 1 (two slots) or l - 2 (three) must have left: it has the time of an attention forward pass, or of a layer more. The
@@ -61,7 +61,6 @@ typedef struct {
     layer_activations *kept;       // (L) resident layers: their memory
     layer_activations slots[CHECKPOINT_SLOTS];
     layer_activations work;        // the shared working set; x_mid, and with hp > 1 out, are the caller's
-    int64_t *held;                 // (L) micro-step whose activations the layer holds, or CHECKPOINT_NOT_KEPT
     size_t *block_bytes;           // (L) bytes of an offloaded layer's kept tensors, contiguous from x_in
     char **host;                   // (L) where an offloaded layer is copied to; NULL: never copied
     int slot_layer[CHECKPOINT_SLOTS];       // whose tensors a slot holds, or held last; -1: none yet
@@ -99,13 +98,10 @@ static inline void checkpoint_layout(checkpoint_store *s, arena *device, arena *
     s->offloaded = offloaded;
     s->kinds = kinds;
     s->kept = HOST_NEW(layer_activations, L);
-    s->held = HOST_NEW(int64_t, L);
     s->block_bytes = HOST_NEW(size_t, L);
     s->host = HOST_NEW(char *, L);
-    for (int l = 0; l < L; l++) {
-        s->held[l] = CHECKPOINT_NOT_KEPT;
+    for (int l = 0; l < L; l++)
         if (kinds[l] > s->most) s->most = kinds[l];
-    }
     recompute_kind least = checkpoint_least(kinds, offloaded);
     s->slot_count = (int)min_i64(offloaded, checkpoint_slots(least));
     for (int l = 0; l < L; l++) {
@@ -140,7 +136,6 @@ static inline void checkpoint_free(checkpoint_store *s) {
     if (s->to_host != NULL) device_copier_free(s->to_host);
     if (s->to_device != NULL) device_copier_free(s->to_device);
     free(s->kept);
-    free(s->held);
     free(s->block_bytes);
     free(s->host);
 }
@@ -176,13 +171,9 @@ static inline layer_activations checkpoint_open_forward(checkpoint_store *s, int
     }
     return checkpoint_view(s, layer);
 }
-// Call when the layer's forward pass is issued: starts its copy to the host, if it is to leave. micro: micro-step; CHECKPOINT_NOT_KEPT in
-// evaluation.
-static inline void checkpoint_forward_done(checkpoint_store *s, int layer, int64_t micro) {
-    if (s->held[layer] != CHECKPOINT_NOT_KEPT)
-        comm_abort("activations of layer %d, micro-step %lld were not used before the next forward pass", layer, (long long)s->held[layer]);
-    s->held[layer] = micro;
-    if (s->host[layer] == NULL || micro == CHECKPOINT_NOT_KEPT) return; // the last offloaded layers stay in their slots
+// Call when the layer's forward pass is issued: starts its copy to the host, if it is to leave. kept: a backward pass will use the tensors.
+static inline void checkpoint_forward_done(checkpoint_store *s, int layer, bool kept) {
+    if (!kept || s->host[layer] == NULL) return; // the last offloaded layers stay in their slots
     int slot = layer % s->slot_count;
     s->slot_ticket[slot] = device_copy_start(s->to_host, s->host[layer], s->slots[slot].x_in, s->block_bytes[layer]);
     s->slot_leaving[slot] = true;
@@ -198,13 +189,10 @@ static inline void checkpoint_prefetch(checkpoint_store *s, int layer) {
     s->slot_ticket[slot] = device_copy_start(s->to_device, s->slots[slot].x_in, s->host[layer], s->block_bytes[layer]);
     s->slot_leaving[slot] = false;
 }
-// Backward: the layer's tensors; waits for their copy. Ends the job unless they are those of micro-step `micro`.
-static inline layer_activations checkpoint_open_backward(checkpoint_store *s, int layer, int64_t micro) {
-    if (s->held[layer] != micro)
-        comm_abort("layer %d holds activations of micro-step %lld, not %lld", layer, (long long)s->held[layer], (long long)micro);
+// Backward: the layer's tensors; waits for their copy.
+static inline layer_activations checkpoint_open_backward(checkpoint_store *s, int layer) {
     if (layer < s->offloaded) checkpoint_slot_wait(s, layer % s->slot_count);
     return checkpoint_view(s, layer);
 }
-static inline void checkpoint_backward_done(checkpoint_store *s, int layer) { s->held[layer] = CHECKPOINT_NOT_KEPT; }
 
 #endif

@@ -59,6 +59,8 @@ typedef struct {
     int q, Hq, kv, Hkv;
 } head_slice;
 
+enum { INNER, OUTER }; // the two rings of dKV
+
 // One sequence's attention after SeqAlltoAll: q (Tc, Hq, HS), kv (Tc, 2 Hkv, HS) = [k heads | v heads] a row.
 typedef struct {
     const grid *g;
@@ -76,8 +78,7 @@ typedef struct {
     floatX *kv_all;       // (cp, Tc, 2 hkv, HS)
     float *dkv;           // the sum being computed
     float *dkv_own;       // packed: gradient of this rank's own KV from its own queries; after double_ring_home from all queries
-    void *dkv_inner[2];   // inner ring, as on the wire: [0] a sum that arrives; [1] what is sent (float: double_ring_put swaps it with dkv)
-    void *dkv_outer[2];   // outer ring: the same
+    void *dkv_arriving[2], *dkv_leaving[2]; // of the INNER and OUTER ring: sums as on the wire (float: double_ring_put swaps the buffers)
     float *dkv_all;       // (cp, Tc, 2 hkv, HS); with dkv_bf16 two bf16 tensors of that shape in these bytes: being sent, arriving
     void *scatter_scratch;
     void *scratch;        // of the attention kernels
@@ -119,8 +120,9 @@ static inline void double_ring_layout(double_ring *r, arena *a) {
     for (int i = 0; i < 2; i++) {
         r->kv_inner[i] = inner && w > i + 1 ? ARENA_TAKE_X(a, MEM_RING, n) : NULL;
         r->kv_outer[i] = outer && windows > i + 1 ? ARENA_TAKE_X(a, MEM_RING, n) : NULL;
-        r->dkv_inner[i] = backward && inner ? arena_take(a, MEM_RING, n, double_ring_dkv_element(r)) : NULL;
-        r->dkv_outer[i] = backward && outer ? arena_take(a, MEM_RING, n, double_ring_dkv_element(r)) : NULL;
+        void **dkv = i == 0 ? r->dkv_arriving : r->dkv_leaving;
+        dkv[INNER] = backward && inner ? arena_take(a, MEM_RING, n, double_ring_dkv_element(r)) : NULL;
+        dkv[OUTER] = backward && outer ? arena_take(a, MEM_RING, n, double_ring_dkv_element(r)) : NULL;
     }
     r->dkv = backward ? ARENA_TAKE(a, MEM_RING, float, n) : NULL;
     r->dkv_own = backward && ring && r->packed ? ARENA_TAKE(a, MEM_RING, float, n) : NULL;
@@ -235,31 +237,40 @@ static inline int double_ring_source(const grid *g, int o, int i) {
     return grid_context_index(&g->shape, (g->place.window - o + windows) % windows, (g->place.pos - i + w) % w);
 }
 
-// The rows of CP rank k's block that travel. A document is contiguous: so what other ranks see of a chunk begins with the row that the
-// first row of the next chunk on another rank sees first. Of several segments, rows that nobody sees between these travel, too, but for the
-// longest stretch of them.
+// How many first rows of half i of CP rank k's rows of a segment no other rank sees. A document is contiguous: so what others see of a
+// chunk begins with the row that the first row of the next chunk on another rank sees first. first_seen (2 cp): position of what the first
+// row of each chunk of the segment sees first.
+static inline int64_t double_ring_unseen(const double_ring *r, const sequence_segment *segment, const int64_t *first_seen, int k, int i) {
+    int cp = r->g->shape.cp, mirror = 2 * cp - 1 - k, chunk = i == 0 ? k : mirror;
+    int next = chunk + 1 == mirror ? mirror + 1 : chunk + 1;
+    int64_t rows = (segment[1].row - segment->row) / 2;
+    if (next == 2 * cp) return rows;
+    return min_i64(rows, max_i64(0, first_seen[next] - segment->position - chunk * rows));
+}
+// The rows of CP rank k's block that travel: from the first to the last that another rank sees, but for the longest gap between such rows.
+// For example, of three segments with two halves each (#: another rank sees the row):
+//     ..#### .....#   ....## ......   ...### ....##
+//       [------------------]             [--------]
 static inline double_ring_rows double_ring_travels(const double_ring *r, int k) {
     if (r->documents.host == NULL) return (double_ring_rows){{0, r->Tc}, {r->Tc, 0}};
     double_ring_rows rows = {{0, 0}, {0, 0}};
-    int cp = r->g->shape.cp;
-    int64_t end = 0, gap = 0; // of the rows that travel so far; between the two ranges
-    const int64_t *chunks = r->documents.host + r->Tc;
-    for (const sequence_segment *segment = r->documents.segments; segment->row < r->Tc; segment++, chunks += 2 * cp)
+    int64_t sent_to = 0, gap = 0; // end of the rows that travel so far; between the two ranges
+    const int64_t *first_seen = r->documents.host + r->Tc;
+    for (const sequence_segment *segment = r->documents.segments; segment->row < r->Tc; segment++, first_seen += 2 * r->g->shape.cp)
         for (int i = 0; i < 2; i++) {
-            int64_t C = (segment[1].row - segment->row) / 2, row = segment->row + i * C;
-            int chunk = i == 0 ? k : 2 * cp - 1 - k, next = chunk + 1 == 2 * cp - 1 - k ? chunk + 2 : chunk + 1;
-            int64_t unseen = next < 2 * cp ? min_i64(C, max_i64(0, chunks[next] - segment->position - chunk * C)) : C;
-            if (unseen == C) continue;
-            if (end == 0) {
-                rows.at[0] = row + unseen;
-            } else if (row + unseen - end > gap) {
-                gap = row + unseen - end;
-                rows.count[0] = end - rows.at[0];
-                rows.at[1] = row + unseen;
+            int64_t half = (segment[1].row - segment->row) / 2, end = segment->row + (i + 1) * half;
+            int64_t begin = end - half + double_ring_unseen(r, segment, first_seen, k, i);
+            if (begin == end) continue;
+            if (sent_to == 0) {
+                rows.at[0] = begin;
+            } else if (begin - sent_to > gap) {
+                gap = begin - sent_to;
+                rows.count[0] = sent_to - rows.at[0];
+                rows.at[1] = begin;
             }
-            end = row + C;
+            sent_to = end;
         }
-    rows.count[gap > 0] = end - rows.at[gap > 0];
+    rows.count[gap > 0] = sent_to - rows.at[gap > 0];
     return rows;
 }
 
@@ -316,18 +327,19 @@ static inline void double_ring_forward(double_ring *r, float *out, float *lse, c
     }
 }
 
-// Puts the sum of rank k's dKV, in *sum, into wire format. Afterwards *leaving is the buffer to send, *sum one to compute in. For float
-// this swaps the two pointers.
-static inline void double_ring_put(const double_ring *r, void **leaving, float **sum, int k) {
-    if (r->dkv_bf16) {
-        double_ring_rows rows = double_ring_travels(r, k);
-        int64_t row = double_ring_kv_row(r);
-        for (int i = 0; i < 2; i++) op_bf16_from_float((bf16 *)*leaving + rows.at[i] * row, *sum + rows.at[i] * row, rows.count[i] * row);
+// Puts the sum of rank k's dKV, in r->dkv, into r->dkv_leaving[ring], as it goes over the wire. Afterwards r->dkv is there to compute in.
+// For float the two buffers are swapped.
+static inline void double_ring_put(double_ring *r, int ring, int k) {
+    if (!r->dkv_bf16) {
+        void *sum = r->dkv;
+        r->dkv = (float *)r->dkv_leaving[ring];
+        r->dkv_leaving[ring] = sum;
         return;
     }
-    void *sent = *sum;
-    *sum = (float *)*leaving;
-    *leaving = sent;
+    double_ring_rows rows = double_ring_travels(r, k);
+    bf16 *leaving = (bf16 *)r->dkv_leaving[ring];
+    int64_t row = double_ring_kv_row(r);
+    for (int i = 0; i < 2; i++) op_bf16_from_float(leaving + rows.at[i] * row, r->dkv + rows.at[i] * row, rows.count[i] * row);
 }
 // sum += rank k's dKV as it came over the wire; only the rows that travel.
 static inline void double_ring_add(const double_ring *r, float *sum, const void *arrived, int k) {
@@ -380,8 +392,6 @@ static inline void double_ring_backward(double_ring *r, const double_ring_querie
     const grid *g = r->g;
     int cp = g->shape.cp, w = g->shape.w, windows = cp / w;
     const floatX *first = kv;
-    float *sum = r->dkv;
-    void *leaving = r->dkv_inner[1], *leaving_outer = r->dkv_outer[1]; // dkv_inner[0] and dkv_outer[0] are where sums arrive
     for (int o = 0; o < windows; o++) {
         const floatX *block = first;
         for (int i = 0; i < w; i++) {
@@ -389,38 +399,38 @@ static inline void double_ring_backward(double_ring *r, const double_ring_querie
             if (i < w - 1) double_ring_hop(r, COMM_KV_INNER, o, i, block, r->kv_inner[i % 2]);
             if (i == 0 && o < windows - 1) double_ring_hop(r, COMM_KV_OUTER, o, 0, first, r->kv_outer[o % 2]);
             // During the whole window step, the earlier ones' sum arrives for the block that this rank uses last.
-            if (i == 0 && o > 0) double_ring_hop(r, COMM_DKV_OUTER, o - 1, w - 1, leaving_outer, r->dkv_outer[0]);
+            if (i == 0 && o > 0) double_ring_hop(r, COMM_DKV_OUTER, o - 1, w - 1, r->dkv_leaving[OUTER], r->dkv_arriving[OUTER]);
             if (k == g->place.c && cp > 1 && r->documents.host != NULL) { // all of it stays here; what others see also goes round the ring
                 double_ring_block_backward(r, t, r->dkv_own, block, k);
-                device_copy(sum, r->dkv_own, sizeof(float) * (size_t)double_ring_kv_count(r));
+                device_copy(r->dkv, r->dkv_own, sizeof(float) * (size_t)double_ring_kv_count(r));
             } else {
-                double_ring_block_backward(r, t, sum, block, k);
+                double_ring_block_backward(r, t, r->dkv, block, k);
             }
             if (i < w - 1) double_ring_hop_finish(r, COMM_KV_INNER);
             block = r->kv_inner[i % 2];
             if (i > 0) { // the sum of the ranks that had this block before
                 double_ring_hop_finish(r, COMM_DKV_INNER);
-                double_ring_add(r, sum, r->dkv_inner[0], k);
+                double_ring_add(r, r->dkv, r->dkv_arriving[INNER], k);
             }
             if (i == w - 1) break;
-            double_ring_put(r, &leaving, &sum, k);
-            double_ring_hop(r, COMM_DKV_INNER, o, i, leaving, r->dkv_inner[0]);
+            double_ring_put(r, INNER, k);
+            double_ring_hop(r, COMM_DKV_INNER, o, i, r->dkv_leaving[INNER], r->dkv_arriving[INNER]);
         }
         if (o < windows - 1) double_ring_hop_finish(r, COMM_KV_OUTER);
         first = r->kv_outer[o % 2];
         int last = double_ring_source(g, o, w - 1);
         if (o > 0) {
             double_ring_hop_finish(r, COMM_DKV_OUTER);
-            double_ring_add(r, sum, r->dkv_outer[0], last);
+            double_ring_add(r, r->dkv, r->dkv_arriving[OUTER], last);
         }
-        if (windows > 1) double_ring_put(r, &leaving_outer, &sum, last);
+        if (windows > 1) double_ring_put(r, OUTER, last);
     }
     // The way home: the sum that is here now belongs to the next place of the next window.
     if (windows > 1) {
-        double_ring_hop(r, COMM_DKV_OUTER, windows - 1, w - 1, leaving_outer, r->dkv_outer[0]);
+        double_ring_hop(r, COMM_DKV_OUTER, windows - 1, w - 1, r->dkv_leaving[OUTER], r->dkv_arriving[OUTER]);
     } else if (w > 1) {
-        double_ring_put(r, &leaving, &sum, double_ring_source(g, 0, w - 1));
-        double_ring_hop(r, COMM_DKV_INNER, 0, w - 1, leaving, r->dkv_inner[0]);
+        double_ring_put(r, INNER, double_ring_source(g, 0, w - 1));
+        double_ring_hop(r, COMM_DKV_INNER, 0, w - 1, r->dkv_leaving[INNER], r->dkv_arriving[INNER]);
     }
 }
 
@@ -430,10 +440,10 @@ static inline float *double_ring_home(double_ring *r) {
     int cp = g->shape.cp, w = g->shape.w, windows = cp / w;
     if (cp == 1) return r->dkv;
     if (r->allgather) return double_ring_home_gathered(r);
-    void *home = w > 1 ? r->dkv_inner[0] : r->dkv_outer[0]; // where the last hop arrives
+    void *home = r->dkv_arriving[w > 1 ? INNER : OUTER]; // where the last hop arrives
     if (windows > 1) double_ring_hop_finish(r, COMM_DKV_OUTER);
     if (windows > 1 && w > 1) // of the rank's own window, as in step 0
-        double_ring_hop(r, COMM_DKV_INNER, 0, w - 1, r->dkv_outer[0], r->dkv_inner[0]);
+        double_ring_hop(r, COMM_DKV_INNER, 0, w - 1, r->dkv_arriving[OUTER], r->dkv_arriving[INNER]);
     if (w > 1) double_ring_hop_finish(r, COMM_DKV_INNER);
     if (r->documents.host == NULL && !r->dkv_bf16) return (float *)home;
     float *sum = r->documents.host != NULL ? r->dkv_own : r->dkv; // bf16 on the wire: sums never left r->dkv (double_ring_put)

@@ -74,7 +74,7 @@ static inline void evaluation_logits(model *m, int64_t row, float *logits) {
     int64_t V = m->c.V, D = m->c.D;
     // Of two rows, this one and its neighbour: cuBLAS 13.5.1 to 13.6.0 (CUDA 13.3) may refuse a product of one row (its release notes).
     int64_t n = min_i64(2, m->loss_tile), first = max_i64(0, row + 1 - n);
-    const floatX *norm = model_tensor(m, zero_params(&m->zero, m->c.L + 1), m->c.L + 1, T_FINAL_NORM);
+    const floatX *norm = zero_params(&m->zero, m->c.L + 1) + model_offset(m, m->c.L + 1, T_FINAL_NORM);
     op_rmsnorm_forward(m->xn, m->rstd, m->x_last + first * D, norm, n, D, m->c.rms_eps);
     op_linear_forward(m->logits, m->xn, model_output_weight(m), NULL, n, D, V);
     device_to_host(logits, m->logits + (row - first) * V, sizeof(floatX) * (size_t)V);

@@ -141,9 +141,10 @@ static inline void model_describe_units(model *m) {
 // x_mid and out: only where some layer does not keep them.
 static inline void model_layout_workspace(model *m, arena *device) {
     attention_2d *a = &m->attention;
-    bool sends = m->g->shape.hp > 1, rings = m->g->shape.cp > 1, recomputes = m->store.most != RECOMPUTE_NONE, in_flight = false;
+    bool sends = m->g->shape.hp > 1, rings = m->g->shape.cp > 1, recomputes = m->store.most != RECOMPUTE_NONE;
+    bool own_place = false; // kv_send and q_send have one
     int64_t rows = m->rows, D = m->c.D;
-    for (int l = 0; l < m->c.L; l++) in_flight |= m->setup.kinds[l] == RECOMPUTE_SELECTIVE;
+    for (int l = 0; l < m->c.L; l++) own_place |= m->setup.kinds[l] == RECOMPUTE_SELECTIVE;
     m->x_last = m->dx = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
     arena_place of_dout = arena_share_begin(device);
     m->dout = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * m->out_width);
@@ -165,17 +166,17 @@ static inline void model_layout_workspace(model *m, arena *device) {
     arena_place of_out = arena_share_begin(device);
     if (sends && !rings && recomputes) m->store.work.out = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * m->out_width);
     arena_share(device, &of_out);
-    if (!in_flight) attention_2d_layout_kv_send(a, device);
+    if (!own_place) attention_2d_layout_kv_send(a, device);
     arena_share_end(device, &of_out);
     arena_place of_tile = arena_share_begin(device);
     m->act = ARENA_TAKE_X(device, MEM_WORKSPACE, m->mlp_tile * m->c.F);
     m->gate_up = ARENA_TAKE_X(device, MEM_WORKSPACE, m->mlp_tile * 2 * m->c.F);
     arena_share(device, &of_tile);
     m->qkv = ARENA_TAKE_X(device, MEM_WORKSPACE, m->mlp_tile * m->qkv_width);
-    if (!in_flight) attention_2d_layout_q_send(a, device);
+    if (!own_place) attention_2d_layout_q_send(a, device);
     arena_share_end(device, &of_tile);
-    if (in_flight) attention_2d_layout_kv_send(a, device);
-    if (in_flight) attention_2d_layout_q_send(a, device);
+    if (own_place) attention_2d_layout_kv_send(a, device); // beside all that the MLP's backward pass uses
+    if (own_place) attention_2d_layout_q_send(a, device);
 
     arena_share(device, &of_products);
     m->logits = ARENA_TAKE_X(device, MEM_WORKSPACE, m->loss_tile * m->c.V);
@@ -333,13 +334,8 @@ static inline void model_start(model *m, const sequence_shard *shard) {
 
 // ---- forward ----
 
-// Where a tensor is in a unit's parameters, or gradients: what zero_params, or zero_grads, returned for this unit.
-static inline const floatX *model_tensor(const model *m, const floatX *params, int unit, int tensor) {
-    return params + m->units[unit].tensors[tensor].offset;
-}
-static inline float *model_gradient(const model *m, float *grads, int unit, int tensor) {
-    return grads + m->units[unit].tensors[tensor].offset;
-}
+// Where a tensor is in its unit: in what zero_params, or zero_grads, returned for that unit.
+static inline int64_t model_offset(const model *m, int unit, int tensor) { return m->units[unit].tensors[tensor].offset; }
 // The segments of sequence s of the batch, all micro-steps counted; NULL: it is one segment.
 static inline sequence_segment *model_batch_segments(const model *m, int64_t s) {
     return m->batch_segments != NULL ? m->batch_segments + s * (m->setup.segments + 1) : NULL;
@@ -365,8 +361,8 @@ static inline void model_project_qkv(model *m, const floatX *p, int unit, const 
     int64_t T = m->setup.T, D = m->c.D;
     for (int64_t at = 0; at < T; at += m->mlp_tile) {
         int64_t n = min_i64(m->mlp_tile, T - at);
-        op_rmsnorm_forward(m->xn, m->rstd, t->x_in + (b * T + at) * D, model_tensor(m, p, unit, T_NORM1), n, D, m->c.rms_eps);
-        op_linear_forward(m->qkv, m->xn, model_tensor(m, p, unit, T_WQKV), NULL, n, D, m->qkv_width);
+        op_rmsnorm_forward(m->xn, m->rstd, t->x_in + (b * T + at) * D, p + model_offset(m, unit, T_NORM1), n, D, m->c.rms_eps);
+        op_linear_forward(m->qkv, m->xn, p + model_offset(m, unit, T_WQKV), NULL, n, D, m->qkv_width);
         attention_2d_pack(&m->attention, s, m->qkv, model_table(m, b), at, n);
     }
 }
@@ -384,7 +380,7 @@ static inline void model_attention_forward(model *m, const floatX *p, int unit, 
         attention_2d_collect_start(&m->attention, model_attention_saved(m, t, b), m->dout);
         attention_2d_collect_finish(&m->attention, t->out + b * m->setup.T * m->out_width, m->dout);
     }
-    op_linear_forward(t->x_mid, t->out, model_tensor(m, p, unit, T_WO), t->x_in, rows, m->out_width, D);
+    op_linear_forward(t->x_mid, t->out, p + model_offset(m, unit, T_WO), t->x_in, rows, m->out_width, D);
 }
 // Selective Checkpoint++: out_ring and lse were kept; recomputes Q, K, V, out and x_mid. The projection of a sequence's Q, K and V hides
 // the transfer of its out, which arrives where its Q will be. The last sequence's Q, K and V are left in flight: attention's backward pass
@@ -399,7 +395,7 @@ static inline void model_attention_again(model *m, const floatX *p, int unit, co
         attention_2d_distribute_start(&m->attention, s);
         if (b + 1 < m->setup.B) attention_2d_distribute_finish(&m->attention);
     }
-    op_linear_forward(t->x_mid, t->out, model_tensor(m, p, unit, T_WO), t->x_in, rows, m->out_width, D);
+    op_linear_forward(t->x_mid, t->out, p + model_offset(m, unit, T_WO), t->x_in, rows, m->out_width, D);
 }
 
 // x_mid -> x_out, tile by tile.
@@ -408,15 +404,15 @@ static inline void model_mlp_forward(model *m, const floatX *p, int unit, const 
     for (int64_t at = 0; at < rows; at += m->mlp_tile) {
         int64_t n = min_i64(m->mlp_tile, rows - at);
         floatX *gate_up = t->gate_up != NULL ? t->gate_up + at * 2 * F : m->gate_up;
-        op_rmsnorm_forward(m->xn, m->rstd, t->x_mid + at * D, model_tensor(m, p, unit, T_NORM2), n, D, m->c.rms_eps);
-        op_linear_forward(gate_up, m->xn, model_tensor(m, p, unit, T_W_GATE_UP), NULL, n, D, 2 * F);
+        op_rmsnorm_forward(m->xn, m->rstd, t->x_mid + at * D, p + model_offset(m, unit, T_NORM2), n, D, m->c.rms_eps);
+        op_linear_forward(gate_up, m->xn, p + model_offset(m, unit, T_W_GATE_UP), NULL, n, D, 2 * F);
         op_swiglu_forward(m->act, gate_up, n, F);
-        op_linear_forward(x_out + at * D, m->act, model_tensor(m, p, unit, T_W_DOWN), t->x_mid + at * D, n, F, D);
+        op_linear_forward(x_out + at * D, m->act, p + model_offset(m, unit, T_W_DOWN), t->x_mid + at * D, n, F, D);
     }
 }
 
-// m->tokens -> m->x_last. micro: key of the kept activations, or CHECKPOINT_NOT_KEPT in evaluation.
-static inline void model_forward(model *m, int64_t micro) {
+// m->tokens -> m->x_last. kept: model_backward will use the activations; false in evaluation.
+static inline void model_forward(model *m, bool kept) {
     int L = m->c.L;
     const floatX *embedding = zero_params(&m->zero, UNIT_EMBEDDING);
     zero_fetch(&m->zero, 1, 2);
@@ -432,7 +428,7 @@ static inline void model_forward(model *m, int64_t micro) {
         floatX *x_out = l + 1 < L ? checkpoint_open_forward(&m->store, l + 1).x_in : m->x_last;
         model_mlp_forward(m, p, unit, &t, x_out);
         trace_compute("layer forward", l, began);
-        checkpoint_forward_done(&m->store, l, micro);
+        checkpoint_forward_done(&m->store, l, kept);
         zero_advance(&m->zero); // the gradients that the micro-step before has left in flight
     }
 }
@@ -441,18 +437,18 @@ static inline void model_forward(model *m, int64_t micro) {
 
 // (V, D): lm_head, or the embedding where they are tied.
 static inline const floatX *model_output_weight(model *m) {
-    if (m->c.tied) return model_tensor(m, zero_params(&m->zero, UNIT_EMBEDDING), UNIT_EMBEDDING, T_EMBEDDING);
-    return model_tensor(m, zero_params(&m->zero, m->c.L + 1), m->c.L + 1, T_LM_HEAD);
+    if (m->c.tied) return zero_params(&m->zero, UNIT_EMBEDDING) + model_offset(m, UNIT_EMBEDDING, T_EMBEDDING);
+    return zero_params(&m->zero, m->c.L + 1) + model_offset(m, m->c.L + 1, T_LM_HEAD);
 }
 // Losses of this micro-step's rows into losses (rows). backward: also dx = gradient of x_last, in its place, and gradients of the head (and
 // of the tied embedding), scaled by `scale` = 1 / valid labels of the step.
 static inline void model_loss(model *m, float *losses, float scale, bool backward) {
     int64_t rows = m->rows, D = m->c.D, V = m->c.V;
     int head = m->c.L + 1, out_unit = m->c.tied ? UNIT_EMBEDDING : head, out_tensor = m->c.tied ? (int)T_EMBEDDING : (int)T_LM_HEAD;
-    const floatX *norm = model_tensor(m, zero_params(&m->zero, head), head, T_FINAL_NORM);
+    const floatX *norm = zero_params(&m->zero, head) + model_offset(m, head, T_FINAL_NORM);
     const floatX *w_out = model_output_weight(m);
     bool adds = true, unused; // the first use of the output weight's unit says whether its gradient is added or stored
-    float *dw_out = backward ? model_gradient(m, zero_grads(&m->zero, out_unit, &adds), out_unit, out_tensor) : NULL;
+    float *dw_out = backward ? zero_grads(&m->zero, out_unit, &adds) + model_offset(m, out_unit, out_tensor) : NULL;
     float *dhead = backward ? zero_grads(&m->zero, head, &unused) : NULL;
     double began = trace_now();
     for (int64_t at = 0; at < rows; at += m->loss_tile) {
@@ -464,7 +460,7 @@ static inline void model_loss(model *m, float *losses, float scale, bool backwar
         if (!backward) continue;
         op_linear_backward_weight(dw_out, m->logits, m->xn, n, D, V, adds || at > 0);
         op_linear_backward_input(m->xn, m->logits, w_out, n, D, V);
-        op_rmsnorm_backward(m->dx + at * D, model_gradient(m, dhead, head, T_FINAL_NORM), m->xn, x, norm, m->rstd, n, D, false,
+        op_rmsnorm_backward(m->dx + at * D, dhead + model_offset(m, head, T_FINAL_NORM), m->xn, x, norm, m->rstd, n, D, false,
                             m->norm_scratch);
     }
     trace_compute("head", head, began);
@@ -476,8 +472,8 @@ static inline void model_loss(model *m, float *losses, float scale, bool backwar
 // dx: gradient of x_out -> gradient of x_mid. dp: gradients of the MLP's weights are added (`adds`) or stored (zero_grads).
 static inline void model_mlp_backward(model *m, const floatX *p, float *dp, bool adds, int unit, const layer_activations *t) {
     int64_t rows = m->rows, D = m->c.D, F = m->c.F;
-    const floatX *w_gate_up = model_tensor(m, p, unit, T_W_GATE_UP), *w_down = model_tensor(m, p, unit, T_W_DOWN);
-    const floatX *norm = model_tensor(m, p, unit, T_NORM2);
+    const floatX *w_gate_up = p + model_offset(m, unit, T_W_GATE_UP), *w_down = p + model_offset(m, unit, T_W_DOWN);
+    const floatX *norm = p + model_offset(m, unit, T_NORM2);
     for (int64_t at = 0; at < rows; at += m->mlp_tile) {
         int64_t n = min_i64(m->mlp_tile, rows - at);
         floatX *gate_up = t->gate_up != NULL ? t->gate_up + at * 2 * F : m->gate_up;
@@ -485,10 +481,10 @@ static inline void model_mlp_backward(model *m, const floatX *p, float *dp, bool
         if (t->gate_up == NULL) op_linear_forward(gate_up, m->xn, w_gate_up, NULL, n, D, 2 * F);
         op_linear_backward_input(m->act, m->dx + at * D, w_down, n, F, D);
         op_swiglu_backward(gate_up, m->act, m->act, gate_up, n, F);
-        op_linear_backward_weight(model_gradient(m, dp, unit, T_W_DOWN), m->dx + at * D, m->act, n, F, D, adds || at > 0);
-        op_linear_backward_weight(model_gradient(m, dp, unit, T_W_GATE_UP), gate_up, m->xn, n, D, 2 * F, adds || at > 0);
+        op_linear_backward_weight(dp + model_offset(m, unit, T_W_DOWN), m->dx + at * D, m->act, n, F, D, adds || at > 0);
+        op_linear_backward_weight(dp + model_offset(m, unit, T_W_GATE_UP), gate_up, m->xn, n, D, 2 * F, adds || at > 0);
         op_linear_backward_input(m->xn, gate_up, w_gate_up, n, D, 2 * F);
-        op_rmsnorm_backward(m->dx + at * D, model_gradient(m, dp, unit, T_NORM2), m->xn, t->x_mid + at * D, norm, m->rstd, n, D, true,
+        op_rmsnorm_backward(m->dx + at * D, dp + model_offset(m, unit, T_NORM2), m->xn, t->x_mid + at * D, norm, m->rstd, n, D, true,
                             m->norm_scratch);
     }
 }
@@ -509,37 +505,37 @@ static inline void model_unpack_dqkv(model *m, const layer_activations *t, int64
 static inline void model_attention_backward(model *m, const floatX *p, float *dp, bool adds, int unit, const layer_activations *t) {
     int64_t rows = m->rows, B = m->setup.B, D = m->c.D;
     bool rings = m->g->shape.cp > 1;
-    op_linear_backward_input(m->dout, m->dx, model_tensor(m, p, unit, T_WO), rows, m->out_width, D);
+    op_linear_backward_input(m->dout, m->dx, p + model_offset(m, unit, T_WO), rows, m->out_width, D);
     for (int64_t b = 0; b < B; b++) {
         attention_saved s = model_attention_saved(m, t, b);
         floatX *dout = m->dout + b * m->setup.T * m->out_width;
         attention_2d_backward_start(&m->attention, dout);
-        if (!rings && b == 0) op_linear_backward_weight(model_gradient(m, dp, unit, T_WO), m->dx, t->out, rows, m->out_width, D, adds);
+        if (!rings && b == 0) op_linear_backward_weight(dp + model_offset(m, unit, T_WO), m->dx, t->out, rows, m->out_width, D, adds);
         attention_2d_backward_ring(&m->attention, dout, s);
-        if (rings && b + 1 == B) op_linear_backward_weight(model_gradient(m, dp, unit, T_WO), m->dx, t->out, rows, m->out_width, D, adds);
+        if (rings && b + 1 == B) op_linear_backward_weight(dp + model_offset(m, unit, T_WO), m->dx, t->out, rows, m->out_width, D, adds);
         attention_2d_backward_finish(&m->attention, s);
     }
-    const floatX *norm = model_tensor(m, p, unit, T_NORM1);
+    const floatX *norm = p + model_offset(m, unit, T_NORM1);
     for (int64_t at = 0; at < rows; at += m->mlp_tile) {
         int64_t n = min_i64(m->mlp_tile, rows - at);
         const floatX *x = t->x_in + at * D;
         model_unpack_dqkv(m, t, at, n);
         op_rmsnorm_forward(m->xn, m->rstd, x, norm, n, D, m->c.rms_eps);
-        op_linear_backward_weight(model_gradient(m, dp, unit, T_WQKV), m->qkv, m->xn, n, D, m->qkv_width, adds || at > 0);
-        op_linear_backward_input(m->xn, m->qkv, model_tensor(m, p, unit, T_WQKV), n, D, m->qkv_width);
-        op_rmsnorm_backward(m->dx + at * D, model_gradient(m, dp, unit, T_NORM1), m->xn, x, norm, m->rstd, n, D, true, m->norm_scratch);
+        op_linear_backward_weight(dp + model_offset(m, unit, T_WQKV), m->qkv, m->xn, n, D, m->qkv_width, adds || at > 0);
+        op_linear_backward_input(m->xn, m->qkv, p + model_offset(m, unit, T_WQKV), n, D, m->qkv_width);
+        op_rmsnorm_backward(m->dx + at * D, dp + model_offset(m, unit, T_NORM1), m->xn, x, norm, m->rstd, n, D, true, m->norm_scratch);
     }
 }
 
-// From m->dx (set by model_loss) to all gradients. The activations of `micro` are used up.
-static inline void model_backward(model *m, int64_t micro) {
+// From m->dx (set by model_loss) to all gradients. Uses up the activations that model_forward has kept.
+static inline void model_backward(model *m) {
     int L = m->c.L;
     for (int l = L - 1; l >= 0; l--) {
         int unit = 1 + l;
         const floatX *p = zero_params(&m->zero, unit);
         if (l > 0) zero_fetch(&m->zero, unit - 1, l > 1 ? unit - 2 : -1);
         else if (!m->zero.last_micro) zero_fetch(&m->zero, UNIT_EMBEDDING, -1); // for the next forward pass
-        layer_activations t = checkpoint_open_backward(&m->store, l, micro);
+        layer_activations t = checkpoint_open_backward(&m->store, l);
         checkpoint_prefetch(&m->store, l - 1);
         bool adds;
         float *dp = zero_grads(&m->zero, unit, &adds);
@@ -550,7 +546,6 @@ static inline void model_backward(model *m, int64_t micro) {
         if (m->store.kinds[l] == RECOMPUTE_SELECTIVE) attention_2d_distribute_finish(&m->attention);
         model_attention_backward(m, p, dp, adds, unit, &t);
         trace_compute("layer backward", l, began);
-        checkpoint_backward_done(&m->store, l);
         zero_grads_done(&m->zero, unit);
     }
     bool adds; // not needed: the embedding's backward pass adds, to zeros or to what is there (earlier micro-steps; tied: the head's)
@@ -598,10 +593,10 @@ static inline step_result model_step(model *m, adamw_args args, double clip) {
     progress_note note = progress_start("step");
     for (int64_t micro = 0; micro < accum; micro++) {
         model_take_batch(m, micro, true);
-        model_forward(m, micro);
+        model_forward(m, true);
         zero_begin_backward(&m->zero, micro == 0, micro == accum - 1);
         model_loss(m, m->losses + micro * m->rows, scale, true);
-        model_backward(m, micro);
+        model_backward(m);
         if (accum > 1) progress_show(&note, micro + 1, accum);
     }
     r.loss = op_sum_float(m->losses, accum * m->rows);
@@ -623,7 +618,7 @@ static inline step_result model_step(model *m, adamw_args args, double clip) {
 // evaluation_logits. Collective.
 static inline void model_evaluate(model *m, bool losses) {
     model_take_batch(m, 0, losses);
-    model_forward(m, CHECKPOINT_NOT_KEPT);
+    model_forward(m, false);
     if (losses) model_loss(m, m->losses, 0, false);
     else zero_params(&m->zero, m->c.L + 1); // for evaluation_logits
 }

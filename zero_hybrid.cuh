@@ -37,8 +37,8 @@
 #include "trace.h"      // defines: transfer_finish, trace_*
 
 enum { ZERO_MAX_TENSORS = 8, ZERO_SLOTS = 4 };
-enum { REDUCE_SHARD, REDUCE_PIECE, REDUCE_REPLICAS, REDUCE_BACK, ZERO_STAGES, // 1, 2, and the two halves of 3 above
-       REDUCE_HOST = ZERO_STAGES };                                            // offloaded gradients: the copy to the host
+enum { REDUCE_SHARD, REDUCE_PIECE, REDUCE_REPLICAS, REDUCE_BACK, // 1, 2, and the two halves of 3 above
+       REDUCE_HOST, ZERO_STAGES };                               // offloaded gradients: the copy to the host
 typedef enum { OFFLOAD_NONE, OFFLOAD_OPTIMIZER, OFFLOAD_GRADIENTS, OFFLOAD_PARAMETERS } zero_offload; // each with those before it
 enum { ZERO_PARTS = 16 }; // offloaded optimizer states: the largest piece goes through the two staging buffers in this many parts
 
@@ -71,7 +71,7 @@ static inline bool zero_span(const zero_tensor *t, int64_t begin, int64_t end, i
 }
 
 typedef struct {
-    int unit, stage;
+    int unit, at;   // at: in zero_hybrid.route; -1: before it
     int64_t ticket; // of REDUCE_HOST
 } zero_reduction;
 
@@ -102,13 +102,13 @@ typedef struct {
     // gathered units (zp > 1, or offloaded) and gradients before their reduce-scatter (zg > 1) or their copy to the host
     floatX *param_slot[ZERO_SLOTS];
     int param_slot_unit[ZERO_SLOTS]; // -1: empty
-    int64_t param_slot_gather[ZERO_SLOTS];    // number of the gather (one rank: of the copy) that brings it
-    int64_t gathers_started, gathers_finished; // so many so far
+    int gathering;                   // the unit whose gather (zp = 1: copy to the device) is in flight, or -1: one at a time
     float *grad_slot[ZERO_SLOTS];
     int grad_slot_unit[ZERO_SLOTS];
     bool *grads_begun; // per unit: has a gradient in this step (used when a unit's gradient stays in its place: zg = 1, not offloaded)
     double *squares;   // (unit_count) device: sums of squares of this rank's pieces of the gradient
-    zero_reduction reducing[ZERO_STAGES + 1];
+    int route[ZERO_STAGES], route_every, route_count; // the stages of a gradient; the first route_every of them in every micro-step
+    zero_reduction reducing[ZERO_STAGES + 1];         // units on this route, oldest first
     int reducing_count;
     bool first_micro, last_micro;
     // An update is AdamW on this rank's pieces, and the all-gather that spreads these over the parameter shards. Both go through the units
@@ -146,6 +146,7 @@ static inline void zero_describe(zero_hybrid *z, int ranks, int rank, int zp, in
         z->largest = max_i64(z->largest, units[u].count);
     }
     for (int s = 0; s < ZERO_SLOTS; s++) z->param_slot_unit[s] = z->shard_slot_unit[s] = z->grad_slot_unit[s] = -1;
+    z->gathering = -1;
 }
 
 // A rank's share of a unit when it is divided among all ranks: the replicas of an optimizer piece divide it further among themselves. Units
@@ -216,6 +217,12 @@ static inline void zero_layout(zero_hybrid *z, arena *device, arena *host, bool 
     }
     z->arrived = accumulates && grad_slots ? ARENA_TAKE(device, MEM_REDUCTION, float, z->largest / z->zg) : NULL;
     if (!trains) return;
+    if (z->zg > 1) z->route[z->route_count++] = REDUCE_SHARD;
+    if (offload_grads) z->route[z->route_count++] = REDUCE_HOST;
+    z->route_every = z->route_count; // the others, across groups, only after the last micro-step
+    if (z->zo > z->zg) z->route[z->route_count++] = REDUCE_PIECE;
+    if (z->ranks > z->zo) z->route[z->route_count++] = REDUCE_REPLICAS;
+    if (z->ranks > z->zo) z->route[z->route_count++] = REDUCE_BACK;
     const int sizes[] = {z->zg, z->zo / z->zg, z->ranks / z->zo}; // of the groups of the three reductions
     int64_t n = z->largest;
     for (int stage = REDUCE_SHARD; stage <= REDUCE_REPLICAS; stage++) {
@@ -415,14 +422,21 @@ static inline void zero_shard_start(zero_hybrid *z, int unit) {
     z->shard_ticket[slot] = device_copy_start(z->to_device, z->shard_slot[slot], z->params[unit], bytes);
 }
 
-// Starts bringing a unit to its slot, unless it is there. Gives up the unit that was there.
+// Waits for the gather in flight, if there is one.
+static inline void zero_gather_finish(zero_hybrid *z) {
+    if (z->gathering < 0) return;
+    if (z->zp > 1) transfer_finish(z->gather);
+    else device_copy_finish(z->to_device, z->shard_ticket[z->units[z->gathering].slot]);
+    z->gathering = -1;
+}
+// Starts bringing a unit to its slot, unless it is there or on its way. Gives up the unit that was there.
 static inline void zero_slot_start(zero_hybrid *z, int unit) {
     bool offloaded = z->offload >= OFFLOAD_PARAMETERS;
     int slot = z->units[unit].slot;
     if (z->param_slot_unit[slot] == unit) return;
+    zero_gather_finish(z); // of another unit: callers have waited for it
     zero_spread_finish(z, unit + 1);
-    z->param_slot_unit[slot] = unit;
-    z->param_slot_gather[slot] = ++z->gathers_started;
+    z->param_slot_unit[slot] = z->gathering = unit;
     if (offloaded) zero_shard_start(z, unit);
     if (z->zp == 1) return;
     if (offloaded) device_copy_finish(z->to_device, z->shard_ticket[slot]);
@@ -447,11 +461,8 @@ static inline const floatX *zero_params(zero_hybrid *z, int unit) {
         return z->params[unit];
     }
     zero_fetch(z, unit, -1);
-    int slot = z->units[unit].slot;
-    if (z->zp == 1 && z->gathers_finished < z->param_slot_gather[slot]) device_copy_finish(z->to_device, z->shard_ticket[slot]);
-    for (; z->gathers_finished < z->param_slot_gather[slot]; z->gathers_finished++) // those started before this unit's, and its own
-        if (z->zp > 1) transfer_finish(z->gather);
-    return z->param_slot[slot];
+    if (z->gathering == unit) zero_gather_finish(z);
+    return z->param_slot[z->units[unit].slot];
 }
 
 // ---- gradients ----
@@ -476,34 +487,35 @@ static inline int64_t zero_leave(zero_hybrid *z, int unit) {
     return device_copy_start(z->to_host, z->grads[unit], shard, sizeof(float) * (size_t)n);
 }
 
-// Starts the stage after r->stage, skipping those with nothing to do. Returns false when no stage is left for this micro-step.
-static inline bool zero_next_stage(zero_hybrid *z, zero_reduction *r) {
+// Starts the next stage of a unit. Returns false when none is left for this micro-step.
+static inline bool zero_stage_start(zero_hybrid *z, zero_reduction *r) {
+    if (++r->at == (z->last_micro ? z->route_count : z->route_every)) return false;
     const zero_unit *unit = &z->units[r->unit];
     int64_t shard = unit->count / z->zg, piece = unit->count / z->zo, share = zero_share(z, r->unit);
     float *grads = z->grads[r->unit], *own = zero_optim_grads(z, r->unit), *own_share = own + comm_rank(z->reduce[REDUCE_REPLICAS]) * share;
-    r->stage++;
-    if (r->stage == REDUCE_SHARD && z->zg == 1) r->stage = REDUCE_PIECE;
-    if (r->stage == REDUCE_PIECE && z->offload >= OFFLOAD_GRADIENTS) {
-        r->stage = REDUCE_HOST;
-        r->ticket = zero_leave(z, r->unit);
-        return true;
+    float *reduced = z->offload >= OFFLOAD_GRADIENTS ? z->leaving[r->unit % 2] : z->first_micro ? grads : z->arrived;
+    int stage = z->route[r->at];
+    comm *group = z->reduce[stage];
+    void *scratch = z->scratch[stage];
+    if (stage != REDUCE_HOST) trace_transfer(group, "reduce gradients", r->unit);
+    switch (stage) {
+    case REDUCE_SHARD: comm_reduce_scatter_start(group, z->grad_slot[unit->slot], reduced, (size_t)shard, scratch); break;
+    case REDUCE_HOST: r->ticket = zero_leave(z, r->unit); break;
+    case REDUCE_PIECE: comm_reduce_scatter_start(group, grads, own, (size_t)piece, scratch); break;
+    case REDUCE_REPLICAS: comm_reduce_scatter_start(group, own, own_share, (size_t)share, scratch); break;
+    case REDUCE_BACK: comm_allgather_start(group, own_share, own, sizeof(float) * (size_t)share); break;
     }
-    if (r->stage == REDUCE_PIECE && z->zo == z->zg) r->stage = REDUCE_REPLICAS;
-    if (r->stage >= (z->last_micro ? ZERO_STAGES : REDUCE_PIECE)) return false; // stages across groups only after the last micro-step
-    if (r->stage >= REDUCE_REPLICAS && z->zo == z->ranks) return false;
-    comm *group = z->reduce[r->stage];
-    void *scratch = z->scratch[r->stage];
-    trace_transfer(group, "reduce gradients", r->unit);
-    if (r->stage == REDUCE_SHARD)
-        comm_reduce_scatter_start(group, z->grad_slot[unit->slot], z->offload >= OFFLOAD_GRADIENTS ? z->leaving[r->unit % 2]
-                                  : z->first_micro ? grads : z->arrived, (size_t)shard, scratch);
-    else if (r->stage == REDUCE_PIECE)
-        comm_reduce_scatter_start(group, grads, own, (size_t)piece, scratch);
-    else if (r->stage == REDUCE_REPLICAS)
-        comm_reduce_scatter_start(group, own, own_share, (size_t)share, scratch);
-    else
-        comm_allgather_start(group, own_share, own, sizeof(float) * (size_t)share);
     return true;
+}
+// Finishes a unit's current stage.
+static inline void zero_stage_finish(zero_hybrid *z, const zero_reduction *r) {
+    const zero_unit *unit = &z->units[r->unit];
+    int stage = z->route[r->at];
+    if (stage == REDUCE_HOST) device_copy_finish(z->to_host, r->ticket);
+    else transfer_finish(z->reduce[stage]);
+    if (stage == REDUCE_SHARD && !z->first_micro && z->offload < OFFLOAD_GRADIENTS)
+        op_add_float(z->grads[r->unit], z->arrived, unit->count / z->zg);
+    if (r->at == 0) z->grad_slot_unit[unit->slot] = -1; // if the gradient was in a slot, the first stage has taken it out
 }
 
 // Finishes the current stage of each unit in flight, oldest unit first, and starts its next one. Units enter one at a time and advance
@@ -512,13 +524,8 @@ static inline void zero_advance(zero_hybrid *z) {
     int kept = 0;
     for (int i = 0; i < z->reducing_count; i++) {
         zero_reduction r = z->reducing[i];
-        const zero_unit *unit = &z->units[r.unit];
-        if (r.stage == REDUCE_HOST) device_copy_finish(z->to_host, r.ticket);
-        else if (r.stage >= 0) transfer_finish(z->reduce[r.stage]);
-        if (r.stage == REDUCE_SHARD && !z->first_micro && z->offload < OFFLOAD_GRADIENTS)
-            op_add_float(z->grads[r.unit], z->arrived, unit->count / z->zg);
-        if (r.stage == REDUCE_SHARD || (r.stage == REDUCE_HOST && z->zg == 1)) z->grad_slot_unit[unit->slot] = -1;
-        if (zero_next_stage(z, &r)) z->reducing[kept++] = r;
+        if (r.at >= 0) zero_stage_finish(z, &r);
+        if (zero_stage_start(z, &r)) z->reducing[kept++] = r;
     }
     z->reducing_count = kept;
 }

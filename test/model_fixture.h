@@ -92,13 +92,6 @@ static inline void fixture_free(fixture *f) {
     grid_free(&f->g);
 }
 
-// Whether no layer holds activations.
-static inline bool fixture_holds_none(const fixture *f) {
-    for (int l = 0; l < f->m.c.L; l++)
-        if (f->m.store.held[l] != CHECKPOINT_NOT_KEPT) return false;
-    return true;
-}
-
 static inline model_setup fixture_setup(int64_t B, int64_t accum) { // everything replicated, all options off
     model_setup setup;
     memset(&setup, 0, sizeof setup);

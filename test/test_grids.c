@@ -106,7 +106,6 @@ static void check_grid(const reference *r, const model_config *c, grid_shape sha
         CHECK(fabs(loss - r->curve[step - 1]) <= bound * r->curve[0],
               "%s: step %d loss %.8f, one rank %.8f", where, step, loss, r->curve[step - 1]);
     }
-    CHECK(fixture_holds_none(&f), "%s: activations left after the step", where);
     fixture_free(&f);
 }
 

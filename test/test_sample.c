@@ -27,7 +27,6 @@ static void check_counting(grid_shape shape, comm *ranks, const fixture *learnt)
     for (int i = 0; i < LENGTH; i++)
         CHECK(job.tokens[i] == (4 + i) % CYCLE,
               "dp %d hp %d cp %d: token %d is %d, not %d", shape.dp, shape.hp, shape.cp, i, job.tokens[i], (4 + i) % CYCLE);
-    CHECK(fixture_holds_none(&f), "activations left after drawing");
     sample_close(&job);
     int32_t first[2][LENGTH];
     for (int k = 0; k < 3; k++) { // at a high temperature: the same seed draws the same tokens, another seed others

@@ -265,8 +265,8 @@ static void make_ring(grid_shape shape, int c, bool dkv_bf16) {
     for (int i = 0; i < 2; i++) r->kv_outer[i] = memory_kv[c][2 + i];
     r->dkv_bf16 = dkv_bf16;
     r->dkv = memory_dkv[c][0];
-    for (int i = 0; i < 2; i++) r->dkv_inner[i] = memory_dkv[c][1 + i];
-    for (int i = 0; i < 2; i++) r->dkv_outer[i] = memory_dkv[c][3 + i];
+    for (int i = 0; i < 2; i++) r->dkv_arriving[i] = memory_dkv[c][1 + i];
+    for (int i = 0; i < 2; i++) r->dkv_leaving[i] = memory_dkv[c][3 + i];
 }
 
 static void check_schedule_as(grid_shape shape, bool dkv_bf16) {
