@@ -194,10 +194,17 @@ static inline bool state_read_hex(const cJSON *at, uint64_t *value) {
     return true;
 }
 static const char *const state_sum_keys[VALUES_KINDS] = {"checksums_parameters", "checksums_exp_avg", "checksums_exp_avg_sq"};
-enum { STATE_NUMBERS = 12, STATE_TOKENS = 10 }; // from STATE_TOKENS on -1 is legal
-static const char *const state_number_keys[STATE_NUMBERS] = {"step", "samples", "data_step", "sequences", "updated_step", "seed",
-                                                             "seq_len", "train_tokens", "train_order", "train_files", "document_end",
-                                                             "document_begin"};
+#define STATE_NUMBER(field) {#field, offsetof(training_progress, field)}
+static const struct {
+    const char *key;
+    size_t at; // offset in training_progress
+} state_numbers[] = {
+    STATE_NUMBER(step), STATE_NUMBER(samples), STATE_NUMBER(data_step), STATE_NUMBER(sequences), STATE_NUMBER(updated_step),
+    STATE_NUMBER(seed), STATE_NUMBER(seq_len), STATE_NUMBER(train_tokens), STATE_NUMBER(train_order), STATE_NUMBER(train_files),
+    STATE_NUMBER(document_end), STATE_NUMBER(document_begin)};
+#undef STATE_NUMBER
+enum { STATE_NUMBERS = sizeof state_numbers / sizeof *state_numbers, STATE_TOKENS = 10 }; // from STATE_TOKENS on -1 is legal
+static inline int64_t *state_number(const training_progress *p, int i) { return (int64_t *)(void *)((char *)p + state_numbers[i].at); }
 
 static const char *const state_recent_keys[2] = {"losses", "grad_norms"};
 
@@ -209,11 +216,9 @@ static inline bool state_keeps_option(const option_row *row) {
 // sums: (VALUES_KINDS, count)
 static inline bool state_write_json(const char *folder, const training_progress *p, const options *o, const uint64_t *sums, int64_t count,
                                     error_text *error) {
-    const int64_t numbers[STATE_NUMBERS] = {p->step, p->samples, p->data_step, p->sequences, p->updated_step, p->seed, p->seq_len,
-                                            p->train_tokens, p->train_order, p->train_files, p->document_end, p->document_begin};
     cJSON *json = cJSON_CreateObject();
     cJSON_AddNumberToObject(json, "format", STATE_FORMAT);
-    for (int i = 0; i < STATE_NUMBERS; i++) cJSON_AddNumberToObject(json, state_number_keys[i], (double)numbers[i]);
+    for (int i = 0; i < STATE_NUMBERS; i++) cJSON_AddNumberToObject(json, state_numbers[i].key, (double)*state_number(p, i));
     const recent_values *recent[2] = {&p->losses, &p->norms};
     for (int i = 0; i < 2 && p->losses.count > 0; i++)
         cJSON_AddItemToObject(json, state_recent_keys[i], cJSON_CreateDoubleArray(recent[i]->values, (int)recent[i]->count));
@@ -232,18 +237,17 @@ static inline bool state_write_json(const char *folder, const training_progress 
     return ok;
 }
 static inline bool state_parse_json(const cJSON *json, training_progress *p, uint64_t *sums, int64_t count, error_text *error) {
-    int64_t *numbers[STATE_NUMBERS] = {&p->step, &p->samples, &p->data_step, &p->sequences, &p->updated_step, &p->seed, &p->seq_len,
-                                       &p->train_tokens, &p->train_order, &p->train_files, &p->document_end, &p->document_begin};
     int64_t format = 0;
     if (!cJSON_IsObject(json) || !safetensors_whole(cJSON_GetObjectItemCaseSensitive(json, "format"), &format) || format != STATE_FORMAT)
         return error_set(error, "training_state.json: its format is %lld, not %d", (long long)format, STATE_FORMAT);
     for (int i = 0; i < STATE_NUMBERS; i++) {
-        const cJSON *at = cJSON_GetObjectItemCaseSensitive(json, state_number_keys[i]);
-        *numbers[i] = -1;
+        const cJSON *at = cJSON_GetObjectItemCaseSensitive(json, state_numbers[i].key);
+        int64_t *number = state_number(p, i);
+        *number = -1;
         bool none = i >= STATE_TOKENS && cJSON_IsNumber(at) && at->valuedouble == -1;
         // From 2^52 on cJSON does not print every digit.
-        if (!none && (!safetensors_whole(at, numbers[i]) || *numbers[i] >= (int64_t)1 << 52))
-            return error_set(error, "training_state.json: \"%s\" is missing or not a whole number below 2^52", state_number_keys[i]);
+        if (!none && (!safetensors_whole(at, number) || *number >= (int64_t)1 << 52))
+            return error_set(error, "training_state.json: \"%s\" is missing or not a whole number below 2^52", state_numbers[i].key);
     }
     recent_values *recent[2] = {&p->losses, &p->norms};
     for (int i = 0; i < 2; i++) {
