@@ -54,7 +54,7 @@ typedef struct {
     error_text why;               // why the stage has failed; "": it has not
 } state_store;
 
-enum { STATE_FORMAT = 4, STATES_MAX = 4096 };
+enum { STATE_FORMAT = 4, STATES_MAX = 4096, STATE_BYTES = 1 << 30 }; // STATE_BYTES: at most, of a training_state.json; they have 2 MB
 
 // Where the state of a step is in the folder; prefix: "", "unfinished-", "damaged-".
 static inline path_text state_path(const char *folder, const char *prefix, int64_t step) {
@@ -237,9 +237,6 @@ static inline bool state_write_json(const char *folder, const training_progress 
     return ok;
 }
 static inline bool state_parse_json(const cJSON *json, training_progress *p, uint64_t *sums, int64_t count, error_text *error) {
-    int64_t format = 0;
-    if (!cJSON_IsObject(json) || !safetensors_whole(cJSON_GetObjectItemCaseSensitive(json, "format"), &format) || format != STATE_FORMAT)
-        return error_set(error, "training_state.json: its format is %lld, not %d", (long long)format, STATE_FORMAT);
     for (int i = 0; i < STATE_NUMBERS; i++) {
         const cJSON *at = cJSON_GetObjectItemCaseSensitive(json, state_numbers[i].key);
         int64_t *number = state_number(p, i);
@@ -274,35 +271,29 @@ static inline bool state_parse_json(const cJSON *json, training_progress *p, uin
     }
     return true;
 }
-static inline bool state_read_json(const char *folder, training_progress *p, uint64_t *sums, int64_t count, error_text *error) {
+// *p, sums (VALUES_KINDS, count) = what the file says. False with a message in `refused`: another version of this program has written it;
+// or in error.
+static inline bool state_read_json(const char *folder, training_progress *p, uint64_t *sums, int64_t count, error_text *refused,
+                                   error_text *error) {
     error_text why = {"", 0};
-    size_t longest = 4096 + 24 * VALUES_KINDS * (size_t)count + 2 * 32 * SPIKE_WINDOW; // a sum takes 19 bytes, a double at most 25
-    cJSON *json = config_read_json(path_join(folder, "training_state.json").text, longest, &why);
+    cJSON *json = config_read_json(path_join(folder, "training_state.json").text, STATE_BYTES, &why);
     if (json == NULL) return error_set_why(error, &why, "training_state.json");
+    int64_t format = STATE_FORMAT;
     uint64_t stored = 0;
+    safetensors_whole(cJSON_GetObjectItemCaseSensitive(json, "format"), &format);
     cJSON *checksum = cJSON_DetachItemFromObjectCaseSensitive(json, "checksum");
-    bool ok = state_read_hex(checksum, &stored);
     char *text = cJSON_PrintUnformatted(json);
-    ok = (ok && hash_bytes(HASH_EMPTY, text, strlen(text)) == stored) || error_set(error, "training_state.json: its checksum is wrong");
+    bool ok = format == STATE_FORMAT ||
+              error_set(refused, "was written by another version of this program, in format %lld (this one: %d); "
+                                 "only its parameters can be used, by --model %s",
+                        (long long)format, STATE_FORMAT, printable(folder).text);
+    ok = ok && ((state_read_hex(checksum, &stored) && hash_bytes(HASH_EMPTY, text, strlen(text)) == stored) ||
+                error_set(error, "training_state.json: its checksum is wrong"));
     ok = ok && state_parse_json(json, p, sums, count, error);
     free(text);
     cJSON_Delete(checksum);
     cJSON_Delete(json);
     return ok;
-}
-
-// Whether a state is of a format that this program does not read. A message then says so.
-static inline bool state_other_format(const char *folder, error_text *error) {
-    error_text why = {"", 0};
-    int64_t format = STATE_FORMAT;
-    cJSON *json = config_read_json(path_join(folder, "training_state.json").text, (size_t)1 << 40, &why);
-    safetensors_whole(cJSON_GetObjectItemCaseSensitive(json, "format"), &format);
-    cJSON_Delete(json);
-    if (format != STATE_FORMAT)
-        error_set(error, "was written by another version of this program, in format %lld (this one: %d); "
-                         "only its parameters can be used, by --model %s",
-                  (long long)format, STATE_FORMAT, printable(folder).text);
-    return format != STATE_FORMAT;
 }
 
 // ---- save ----
@@ -486,7 +477,7 @@ static inline int state_differences(const training_progress *state, const traini
 // Notes on stderr what of a state's options this run changes.
 static inline void state_note_options(const char *folder, const options *o) {
     error_text why = {"", 0};
-    cJSON *json = config_read_json(path_join(folder, "training_state.json").text, (size_t)1 << 40, &why);
+    cJSON *json = config_read_json(path_join(folder, "training_state.json").text, STATE_BYTES, &why);
     cJSON *now = options_json(o, state_keeps_option);
     for (const cJSON *at = now->child; at != NULL; at = at->next) {
         const cJSON *before = cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(json, "options"), at->string);
@@ -587,8 +578,8 @@ static inline bool state_resume(state_store *s, model *m, training_progress *pro
         at--;
         path_text path = state_path(s->o->out, "", steps[at]);
         memset(&c, 0, sizeof c);
-        bool read = first_rank && config_load(&c, path.text, &why) && !state_other_format(path.text, &refused) &&
-                    state_same_model(&c, &m->c, s->o->new_data, &refused) && state_read_json(path.text, &saved, sums, count, &why);
+        bool read = first_rank && config_load(&c, path.text, &why) && state_same_model(&c, &m->c, s->o->new_data, &refused) &&
+                    state_read_json(path.text, &saved, sums, count, &refused, &why);
         if (read && saved.step != steps[at]) error_set(&why, "training_state.json: its step is %lld", (long long)saved.step);
         if (read && training && !s->o->new_data && state_differences(&saved, progress, others) > 0)
             error_set(&refused, "%s; --new-data goes on from this state with other data", others[0].text);
