@@ -307,16 +307,6 @@ static inline bool hf_export_check(comm *all, const char *folder, error_text *er
     if (comm_rank(all) == 0 && !hf_export_check_here(folder, &why)) error_set_why(error, &why, "%s", what);
     return comm_agree(all, error) && agree_on_folder(all, path_parent(folder).text, what, error);
 }
-// Whether the folder whose dtypes the export takes is the same on all ranks: the layout of the files depends on these dtypes. Not needed
-// where hf_import compares that folder. Collective.
-static inline bool hf_export_agree(comm *all, const char *like, error_text *error) {
-    safetensors files = safetensors_none();
-    uint64_t hash = 0;
-    if (safetensors_open(&files, like, "model", error)) safetensors_hash(&files, &hash, error);
-    safetensors_close(&files);
-    return comm_agree_on_files(all, error) &&
-           agree_on_number(all, hash, "--model: the parameters (--export uses their number types)", error);
-}
 // Writes the model as a new Hugging Face folder, which appears whole or not at all. Collective; false with a message.
 static inline bool hf_export(model *m, const char *folder, const hf_source *source, export_dtype_kind dtype, error_text *error) {
     path_text temporary = path_unfinished(folder);
