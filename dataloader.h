@@ -149,8 +149,6 @@ static inline bool dataloader_find(dataloader *loader, const char *pattern, int6
     loader->V = V;
     loader->seed = seed;
     loader->shuffle = shuffle;
-    if (S < 1 || V < 1)
-        return error_set(error, "sequence length %lld, vocabulary %lld: both must be at least 1", (long long)S, (long long)V);
     glob_t found;
     errno = 0;
     int status = glob(pattern, 0, dataloader_folder_unread, &found); // errno: of the look-up or the folder that failed
@@ -325,13 +323,10 @@ static inline bool dataloader_mask_labels(const dataloader *loader, int64_t firs
     return true;
 }
 
-// Reads this rank's rows of a sample into tokens and labels, each (T), the caller's. Padding: token 0, label -100.
+// Reads this rank's rows of a sample, below dataloader_samples, into tokens and labels, each (T), the caller's. Padding: token 0, label -100.
 // Reads only these rows and the one token after each span. Returns false with a message that names file and offset.
 static inline bool dataloader_read(dataloader *loader, int64_t sample, const sequence_shard *shard, int32_t *tokens, int32_t *labels,
                                    error_text *error) {
-    if (shard->S != loader->S || sample < 0 || sample >= dataloader_samples(loader))
-        return error_set(error, "sample %lld of length %lld requested; there are %lld of length %lld",
-                         (long long)sample, (long long)shard->S, (long long)dataloader_samples(loader), (long long)loader->S);
     for (int64_t t = 0, rows; t < shard->T; t += rows) {
         sequence_span span = sequence_shard_span_at(shard, shard->h * shard->T + t);
         rows = min_i64(span.rows, shard->T - t);
