@@ -185,10 +185,9 @@ static void open_sources(data_sources *s, const char *text, const char *option, 
     double place = (double)(data_sources_place(s) >> 12), same[2] = {place, -place};
     comm_max_double(machine, same, 2);
     bool divide = same[0] == -same[1]; // otherwise containers, or folders of the ranks, show them different files, of which each checks all
-    int64_t first = divide ? comm_rank(machine) : 0, step = divide ? comm_size(machine) : 1, most = 0;
-    for (int i = 0; i < s->count; i++) most = max_i64(most, s->sources[i].data.file_count);
+    int64_t first = divide ? comm_rank(machine) : 0, step = divide ? comm_size(machine) : 1, most = data_sources_files(s);
     progress_note note = progress_start("opening token files");
-    for (int64_t f = first; f < most && progress_goes_on(error) && data_sources_check(s, f, most, error); f += step) // f of each source
+    for (int64_t f = first; f < most && progress_goes_on(error) && data_sources_check(s, f, error); f += step)
         progress_show(&note, min_i64(f + step, most), most);
     comm_agree_on_files(world, error);
     stop_on_error(error);
