@@ -419,19 +419,15 @@ typedef struct {
     const char *name;
     double value;
 } state_size;
-enum { STATE_SIZES = 18, STATE_ROPE = 9 }; // from STATE_ROPE on: RoPE, which new data may change
+enum { STATE_ROPE = 9, STATE_SIZES = STATE_ROPE + 2 + ROPE_NUMBERS }; // from STATE_ROPE on: RoPE, which new data may change
 static inline void state_sizes(const model_config *c, state_size *sizes) {
-    const rope_scaling *r = &c->rope;
-    const state_size all[STATE_SIZES] = {
+    const state_size all[STATE_ROPE + 2] = {
         {"num_hidden_layers", (double)c->L}, {"hidden_size", (double)c->D}, {"num_attention_heads", (double)c->H},
         {"num_key_value_heads", (double)c->Hkv}, {"head_dim", (double)c->HS}, {"intermediate_size", (double)c->F},
         {"vocab_size", (double)c->V}, {"tie_word_embeddings", (double)c->tied},
-        {"rms_norm_eps", (double)c->rms_eps}, {"rope_theta", c->rope_theta},
-        {"original_max_position_embeddings", (double)r->original_length}, {"rope type", (double)r->kind}, {"rope factor", r->factor},
-        {"low_freq_factor", r->low_freq_factor}, {"high_freq_factor", r->high_freq_factor},
-        {"beta_fast", r->beta_fast}, {"beta_slow", r->beta_slow},
-        {"attention_factor", r->attention_factor}};
+        {"rms_norm_eps", (double)c->rms_eps}, {"rope_theta", c->rope_theta}, {"rope type", (double)c->rope.kind}};
     memcpy(sizes, all, sizeof all);
+    for (int i = 0; i < ROPE_NUMBERS; i++) sizes[STATE_ROPE + 2 + i] = (state_size){rope_numbers[i].key, *rope_value(&c->rope, i)};
 }
 static inline uint64_t state_sizes_hash(const model_config *c) {
     uint64_t hash = HASH_EMPTY;
