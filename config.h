@@ -4,6 +4,7 @@
 
 #include "files.h"       // defines: path_join, path_last, path_is_folder
 #include <cjson/cJSON.h> // defines: cJSON_*
+#include <stddef.h>
 
 typedef enum { ROPE_PLAIN, ROPE_LLAMA3, ROPE_LINEAR, ROPE_YARN, ROPE_KINDS } rope_kind;
 static inline const char *config_rope_name(rope_kind kind) { // in config.json
@@ -16,10 +17,31 @@ typedef struct {
     rope_kind kind;
     double factor;                            // llama3, linear, yarn: context is this many times longer, >= 1
     double low_freq_factor, high_freq_factor; // llama3
-    int64_t original_length;                  // llama3, yarn: tokens of the context before stretching
+    double original_length;                   // llama3, yarn: tokens of the context before stretching, a whole number
     double beta_fast, beta_slow;              // yarn: rotations of a pair over original_length
     double attention_factor;                  // yarn: multiplies cos and sin; 0 = 0.1 ln(factor) + 1
 } rope_scaling;
+
+// Its numbers: their names in config.json and in --rope-scaling, where they are, which kinds have them (bits), and what is legal.
+typedef struct {
+    const char *key, *option;
+    size_t at;
+    int kinds;
+    bool whole;
+    double low, high, absent; // absent: its value where the key is; NAN: the key is required
+} rope_number;
+enum { ROPE_NUMBERS = 7, IN_LLAMA3 = 1 << ROPE_LLAMA3, IN_LINEAR = 1 << ROPE_LINEAR, IN_YARN = 1 << ROPE_YARN };
+#define AT(field) offsetof(rope_scaling, field)
+static const rope_number rope_numbers[ROPE_NUMBERS] = { // in the order in which they are written
+    {"factor", "factor", AT(factor), IN_LLAMA3 | IN_LINEAR | IN_YARN, false, 1, 1e6, NAN},
+    {"low_freq_factor", "low", AT(low_freq_factor), IN_LLAMA3, false, 1e-6, 1e6, NAN},
+    {"high_freq_factor", "high", AT(high_freq_factor), IN_LLAMA3, false, 1e-6, 1e6, NAN},
+    {"original_max_position_embeddings", "original", AT(original_length), IN_LLAMA3 | IN_YARN, true, 1, 0x1p40, NAN},
+    {"beta_fast", "beta_fast", AT(beta_fast), IN_YARN, false, 0, 1e6, 32}, // 0 counts as absent, too
+    {"beta_slow", "beta_slow", AT(beta_slow), IN_YARN, false, 0, 1e6, 1},
+    {"attention_factor", "attention_factor", AT(attention_factor), IN_YARN, false, 1e-6, 1e6, 0}};
+#undef AT
+static inline double *rope_value(const rope_scaling *r, int i) { return (double *)(void *)((char *)r + rope_numbers[i].at); }
 
 typedef struct {
     char name[128];      // preset, or the last part of the folder's path
@@ -46,10 +68,9 @@ static inline void config_add_text(cJSON *json, const char *key, const char *tex
 }
 
 static inline bool config_same_rope(const model_config *a, const model_config *b) {
-    const rope_scaling *x = &a->rope, *y = &b->rope;
-    return a->rope_theta == b->rope_theta && x->kind == y->kind && x->factor == y->factor && x->low_freq_factor == y->low_freq_factor &&
-           x->high_freq_factor == y->high_freq_factor && x->original_length == y->original_length && x->beta_fast == y->beta_fast &&
-           x->beta_slow == y->beta_slow && x->attention_factor == y->attention_factor;
+    bool same = a->rope_theta == b->rope_theta && a->rope.kind == b->rope.kind;
+    for (int i = 0; i < ROPE_NUMBERS; i++) same = same && *rope_value(&a->rope, i) == *rope_value(&b->rope, i);
+    return same;
 }
 
 // ---- presets ----
@@ -142,33 +163,20 @@ static inline bool config_listed(const char *list, const char *word) {
 
 // The numbers that belong to rope->kind.
 static inline bool config_read_rope_numbers(rope_scaling *rope, const cJSON *scaling, error_text *error) {
-    double length = NAN;
-    if (rope->kind != ROPE_PLAIN) {
-        rope->factor = NAN;
-        if (!config_number(&rope->factor, scaling, "factor", false, 1, 1e6, error)) return false;
+    for (int i = 0; i < ROPE_NUMBERS; i++) {
+        const rope_number *n = &rope_numbers[i];
+        double *value = rope_value(rope, i);
+        if ((n->kinds >> rope->kind & 1) == 0) continue;
+        *value = isnan(n->absent) ? NAN : 0;
+        if (!config_number(value, scaling, n->key, n->whole, n->low, n->high, error)) return false;
+        if (*value == 0) *value = n->absent;
     }
-    if (rope->kind == ROPE_LLAMA3) {
-        rope->low_freq_factor = rope->high_freq_factor = NAN;
-        if (!config_number(&rope->low_freq_factor, scaling, "low_freq_factor", false, 1e-6, 1e6, error)) return false;
-        if (!config_number(&rope->high_freq_factor, scaling, "high_freq_factor", false, 1e-6, 1e6, error)) return false;
-        if (rope->high_freq_factor <= rope->low_freq_factor)
-            return error_set(error, "\"high_freq_factor\" is %.15g; it must be above \"low_freq_factor\", which is %.15g",
-                             rope->high_freq_factor, rope->low_freq_factor);
-    }
-    if (rope->kind == ROPE_LLAMA3 || rope->kind == ROPE_YARN) {
-        if (!config_number(&length, scaling, "original_max_position_embeddings", true, 1, 1099511627776.0, error)) return false;
-        rope->original_length = (int64_t)length;
-    }
-    if (rope->kind == ROPE_YARN) {
-        if (!config_number(&rope->beta_fast, scaling, "beta_fast", false, 0, 1e6, error)) return false;
-        if (!config_number(&rope->beta_slow, scaling, "beta_slow", false, 0, 1e6, error)) return false;
-        if (rope->beta_fast == 0) rope->beta_fast = 32;
-        if (rope->beta_slow == 0) rope->beta_slow = 1;
-        if (rope->beta_fast < rope->beta_slow)
-            return error_set(error, "\"beta_fast\" is %.15g; it must not be below \"beta_slow\", which is %.15g",
-                             rope->beta_fast, rope->beta_slow);
-        if (!config_number(&rope->attention_factor, scaling, "attention_factor", false, 1e-6, 1e6, error)) return false;
-    }
+    if (rope->kind == ROPE_LLAMA3 && rope->high_freq_factor <= rope->low_freq_factor)
+        return error_set(error, "\"high_freq_factor\" is %.15g; it must be above \"low_freq_factor\", which is %.15g",
+                         rope->high_freq_factor, rope->low_freq_factor);
+    if (rope->kind == ROPE_YARN && rope->beta_fast < rope->beta_slow)
+        return error_set(error, "\"beta_fast\" is %.15g; it must not be below \"beta_slow\", which is %.15g",
+                         rope->beta_fast, rope->beta_slow);
     return error->text[0] == '\0';
 }
 
@@ -205,21 +213,21 @@ static inline bool config_read_rope(model_config *c, const cJSON *json, error_te
                          printable(type->valuestring).text);
     rope->kind = (rope_kind)kind;
 
-    static const char *const keys[ROPE_KINDS] = {" ", " factor low_freq_factor high_freq_factor original_max_position_embeddings ",
-                                                 " factor ",
-                                                 " factor original_max_position_embeddings beta_fast beta_slow attention_factor "};
+    char keys[128] = " ";
+    for (int i = 0; i < ROPE_NUMBERS; i++)
+        if (rope_numbers[i].kinds >> kind & 1) snprintf(keys + strlen(keys), sizeof keys - strlen(keys), "%s ", rope_numbers[i].key);
     for (const cJSON *at = scaling->child; at != NULL; at = at->next) { // a key that we do not implement would change the model
-        bool known = config_listed(" rope_type type rope_theta ", at->string) || config_listed(keys[kind], at->string);
+        bool known = config_listed(" rope_type type rope_theta ", at->string) || config_listed(keys, at->string);
         if (!known && !cJSON_IsNull(at))
             return error_set(error, "\"%s\" of type %s has an unknown key \"%s\"; legal keys are rope_type rope_theta%s", where,
-                             config_rope_name(rope->kind), printable(at->string).text, keys[kind]);
+                             config_rope_name(rope->kind), printable(at->string).text, keys);
     }
     double original = 0; // transformers 5 prefers this one
     if (!config_read_rope_numbers(rope, scaling, error)) return false;
     if (!config_number(&original, json, "original_max_position_embeddings", true, 1, 1099511627776.0, error)) return false;
-    if (original > 0 && rope->original_length > 0 && original != (double)rope->original_length)
-        return error_set(error, "\"original_max_position_embeddings\" is %.15g, but %lld inside \"%s\"; keep one of them",
-                         original, (long long)rope->original_length, where);
+    if (original > 0 && rope->original_length > 0 && original != rope->original_length)
+        return error_set(error, "\"original_max_position_embeddings\" is %.15g, but %.15g inside \"%s\"; keep one of them",
+                         original, rope->original_length, where);
     return true;
 }
 
@@ -358,8 +366,8 @@ static inline double config_rope_frequencies(const model_config *config, double 
     double low = 0, high = 0; // yarn: pairs below low keep their frequency, those above high are divided by factor
     if (rope->kind == ROPE_YARN) {
         double scale = dim / (2 * log(config->rope_theta));
-        low = floor(scale * log((double)rope->original_length / (rope->beta_fast * 2 * pi)));
-        high = ceil(scale * log((double)rope->original_length / (rope->beta_slow * 2 * pi)));
+        low = floor(scale * log(rope->original_length / (rope->beta_fast * 2 * pi)));
+        high = ceil(scale * log(rope->original_length / (rope->beta_slow * 2 * pi)));
         if (low < 0) low = 0;
         if (high > dim - 1) high = dim - 1;
         if (low == high) high += 0.001;
@@ -370,8 +378,8 @@ static inline double config_rope_frequencies(const model_config *config, double 
         if (rope->kind == ROPE_LINEAR) f = f / factor;
         if (rope->kind == ROPE_LLAMA3) {
             float length = (float)rope->original_length, wavelength = (float)(2 * pi) / f;
-            float longest = (float)((double)rope->original_length / rope->low_freq_factor);
-            float shortest = (float)((double)rope->original_length / rope->high_freq_factor);
+            float longest = (float)(rope->original_length / rope->low_freq_factor);
+            float shortest = (float)(rope->original_length / rope->high_freq_factor);
             if (wavelength > longest) {
                 f = f / factor;
             } else if (!(wavelength < shortest)) {

@@ -143,11 +143,20 @@ static inline bool data_sources_find(data_sources *s, const char *text, const ch
     free(copy);
     return ok;
 }
-// dataloader_check of all sources.
-static inline bool data_sources_check(data_sources *s, int64_t from, int64_t step, error_text *error) {
+// The files of the source that has most.
+static inline int64_t data_sources_files(const data_sources *s) {
+    int64_t most = 0;
+    for (int i = 0; i < s->count; i++) most = max_i64(most, s->sources[i].data.file_count);
+    return most;
+}
+// dataloader_check of file `file` of each source that has so many. Ranks that see the same files divide them, because opening thousands of
+// files takes long on a shared file system.
+static inline bool data_sources_check(data_sources *s, int64_t file, error_text *error) {
     error_text why = {"", 0};
-    for (int i = 0; i < s->count; i++)
-        if (!dataloader_check(&s->sources[i].data, from, step, &why)) return error_set_why(error, &why, "%s", s->option);
+    for (int i = 0; i < s->count; i++) {
+        dataloader *data = &s->sources[i].data;
+        if (file < data->file_count && !dataloader_check(data, file, &why)) return error_set_why(error, &why, "%s", s->option);
+    }
     return true;
 }
 // dataloader_take of all sources.
@@ -160,8 +169,9 @@ static inline bool data_sources_take(data_sources *s, error_text *error) {
 // All three, by one rank alone. On failure returns false with a message and leaves nothing open; else the caller calls data_sources_close.
 static inline bool data_sources_open(data_sources *s, const char *text, const char *option, bool weights, int64_t S, int64_t V,
                                      uint64_t seed, error_text *error) {
-    bool ok = data_sources_find(s, text, option, weights, S, V, seed, error) && data_sources_check(s, 0, 1, error) &&
-              data_sources_take(s, error);
+    bool ok = data_sources_find(s, text, option, weights, S, V, seed, error);
+    for (int64_t f = 0; ok && f < data_sources_files(s); f++) ok = data_sources_check(s, f, error);
+    ok = ok && data_sources_take(s, error);
     if (!ok) data_sources_close(s);
     return ok;
 }

@@ -138,7 +138,7 @@ static inline int dataloader_folder_unread(const char *path, int number) {
     (void)path;
     return number != ENOENT && number != ENOTDIR;
 }
-// Finds the files that match `pattern` (as in a shell: * ? [..], no ~ or {}), the first of three parts of dataloader_open.
+// Finds the files that match `pattern` (as in a shell: * ? [..], no ~ or {}), the first of three parts of opening data.
 // S >= 1: tokens of a sample; V: vocabulary. shuffle: a new order of the samples each epoch, from `seed` alone. On failure returns false
 // with a message; dataloader_close is the caller's either way.
 static inline bool dataloader_find(dataloader *loader, const char *pattern, int64_t S, int64_t V, uint64_t seed, bool shuffle,
@@ -149,8 +149,6 @@ static inline bool dataloader_find(dataloader *loader, const char *pattern, int6
     loader->V = V;
     loader->seed = seed;
     loader->shuffle = shuffle;
-    if (S < 1 || V < 1)
-        return error_set(error, "sequence length %lld, vocabulary %lld: both must be at least 1", (long long)S, (long long)V);
     glob_t found;
     errno = 0;
     int status = glob(pattern, 0, dataloader_folder_unread, &found); // errno: of the look-up or the folder that failed
@@ -172,16 +170,11 @@ static inline bool dataloader_find(dataloader *loader, const char *pattern, int6
     loader->files = HOST_NEW(token_file, loader->file_count);
     return true;
 }
-// Checks header and size of files `from`, from + step, ..., and the size of their loss masks, and fills their entries of loader->files.
-// Ranks that see the same files divide them, because opening thousands of files takes long on a shared file system. False with a message.
-static inline bool dataloader_check(dataloader *loader, int64_t from, int64_t step, error_text *error) {
-    for (int64_t i = from; i < loader->file_count; i += step) {
-        const char *path = dataloader_path(loader, i);
-        token_file *file = &loader->files[i];
-        file->hash = HASH_EMPTY;
-        if (!token_file_check(path, file, error) || !token_mask_check(path, file, error)) return false;
-    }
-    return true;
+// Checks header and size of a file, and the size of its loss mask, and fills its entry of loader->files. False with a message.
+static inline bool dataloader_check(dataloader *loader, int64_t file, error_text *error) {
+    const char *path = dataloader_path(loader, file);
+    loader->files[file].hash = HASH_EMPTY;
+    return token_file_check(path, &loader->files[file], error) && token_mask_check(path, &loader->files[file], error);
 }
 // Makes one stream of the files, all of which have been checked. False with a message: other widths, too few tokens.
 static inline bool dataloader_take(dataloader *loader, const char *pattern, error_text *error) {
@@ -204,14 +197,6 @@ static inline bool dataloader_take(dataloader *loader, const char *pattern, erro
                          (long long)loader->S, pattern, (long long)loader->total, (long long)loader->file_count,
                          plural(loader->file_count), (long long)loader->total);
     return true;
-}
-// All three, by one rank alone. On failure returns false with a message and leaves nothing open; else the caller calls dataloader_close.
-static inline bool dataloader_open(dataloader *loader, const char *pattern, int64_t S, int64_t V, uint64_t seed, bool shuffle,
-                                   error_text *error) {
-    bool ok = dataloader_find(loader, pattern, S, V, seed, shuffle, error) && dataloader_check(loader, 0, 1, error) &&
-              dataloader_take(loader, pattern, error);
-    if (!ok) dataloader_close(loader);
-    return ok;
 }
 
 // ---- the order of samples ----
@@ -325,13 +310,10 @@ static inline bool dataloader_mask_labels(const dataloader *loader, int64_t firs
     return true;
 }
 
-// Reads this rank's rows of a sample into tokens and labels, each (T), the caller's. Padding: token 0, label -100.
-// Reads only these rows and the one token after each span. Returns false with a message that names file and offset.
+// Reads this rank's rows of a sample (below dataloader_samples) into tokens and labels, each (T), the caller's. Padding: token 0, label
+// -100. Reads only these rows and the one token after each span. Returns false with a message that names file and offset.
 static inline bool dataloader_read(dataloader *loader, int64_t sample, const sequence_shard *shard, int32_t *tokens, int32_t *labels,
                                    error_text *error) {
-    if (shard->S != loader->S || sample < 0 || sample >= dataloader_samples(loader))
-        return error_set(error, "sample %lld of length %lld requested; there are %lld of length %lld",
-                         (long long)sample, (long long)shard->S, (long long)dataloader_samples(loader), (long long)loader->S);
     for (int64_t t = 0, rows; t < shard->T; t += rows) {
         sequence_span span = sequence_shard_span_at(shard, shard->h * shard->T + t);
         rows = min_i64(span.rows, shard->T - t);

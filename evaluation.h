@@ -8,7 +8,7 @@
 #define EVALUATION_H
 
 #include "data_sources.h" // defines: DATA_SOURCES_MAX, sequence_shard, hash_mix
-#include "metrics.h" // defines: json_number
+#include "metrics.h" // defines: json_add, log_line
 #include "model.h"
 
 // ---- loss by position: buckets [0, 1K), [1K, 8K), [8K, 64K), ... ----
@@ -180,42 +180,31 @@ static inline void evaluation_print(const evaluation_report *r) {
 
 // Writes one JSON line: "val_loss", "val_tokens" and "val_loss_by_position" are those of the one set without a name, or objects
 // with the sets' names as keys.
-static inline void evaluation_log(FILE *f, const evaluation_report *r) {
+static inline void evaluation_log(FILE *log, const evaluation_report *r) {
+    static const char *const keys[3] = {"val_loss", "val_tokens", "val_loss_by_position"};
     char key[64];
-    bool named = r->names[0][0] != '\0';
-    fprintf(f, "{\"step\":%lld", (long long)r->step);
-    for (int k = 0; k < 2; k++) {
-        fprintf(f, !named ? "" : k == 0 ? ",\"val_loss\":{" : ",\"val_tokens\":{");
-        for (int i = 0; i < r->sets; i++) {
-            double value = k == 0 ? loss_by_position_mean(&r->losses[i]) : loss_by_position_tokens(&r->losses[i]);
-            json_number(f, i > 0 || !named ? "," : "", named ? r->names[i] : k == 0 ? "val_loss" : "val_tokens", value);
-        }
-        fprintf(f, named ? "}" : "");
-    }
-    if (evaluation_buckets(r) > 1) {
-        fprintf(f, ",\"val_loss_by_position\":%s", named ? "{" : "");
-        for (int i = 0; i < r->sets; i++) {
-            if (named) fprintf(f, "%s\"%s\":", i > 0 ? "," : "", r->names[i]);
-            fprintf(f, "{");
-            for (int b = 0, shown = 0; b < evaluation_buckets(r); b++) {
-                if (r->losses[i].tokens[b] == 0) continue;
-                position_bucket_name(key, sizeof key, b, r->S);
-                json_number(f, shown++ > 0 ? "," : "", key, r->losses[i].loss[b] / r->losses[i].tokens[b]);
-            }
-            fprintf(f, "}");
-        }
-        fprintf(f, named ? "}" : "");
-    }
-    for (int k = 0; k < 2 && r->has_needles; k++) {
-        fprintf(f, k == 0 ? ",\"needle_accuracy\":" : "},\"needle_loss\":");
-        for (int d = 0; d < NEEDLE_DEPTHS; d++) {
-            snprintf(key, sizeof key, "%d%%", 100 * d / (NEEDLE_DEPTHS - 1));
-            json_number(f, d > 0 ? "," : "{", key,
-                        evaluation_ratio(k == 0 ? r->needles.right[d] : r->needles.loss[d], r->needles.tokens[d]));
+    bool named = r->names[0][0] != '\0', by_position = evaluation_buckets(r) > 1;
+    cJSON *json = cJSON_CreateObject(), *sets[3];
+    json_add(json, "step", (double)r->step);
+    for (int k = 0; k < 2 + by_position; k++) sets[k] = named ? cJSON_AddObjectToObject(json, keys[k]) : json;
+    for (int i = 0; i < r->sets; i++) {
+        const loss_by_position *l = &r->losses[i];
+        json_add(sets[0], named ? r->names[i] : keys[0], loss_by_position_mean(l));
+        json_add(sets[1], named ? r->names[i] : keys[1], loss_by_position_tokens(l));
+        cJSON *buckets = by_position ? cJSON_AddObjectToObject(sets[2], named ? r->names[i] : keys[2]) : NULL;
+        for (int b = 0; b < evaluation_buckets(r) && by_position; b++) {
+            position_bucket_name(key, sizeof key, b, r->S);
+            if (l->tokens[b] > 0) json_add(buckets, key, l->loss[b] / l->tokens[b]);
         }
     }
-    fprintf(f, r->has_needles ? "}}\n" : "}\n");
-    fflush(f);
+    cJSON *accuracy = r->has_needles ? cJSON_AddObjectToObject(json, "needle_accuracy") : NULL;
+    cJSON *loss = r->has_needles ? cJSON_AddObjectToObject(json, "needle_loss") : NULL;
+    for (int d = 0; d < NEEDLE_DEPTHS && r->has_needles; d++) {
+        snprintf(key, sizeof key, "%d%%", 100 * d / (NEEDLE_DEPTHS - 1));
+        json_add(accuracy, key, evaluation_ratio(r->needles.right[d], r->needles.tokens[d]));
+        json_add(loss, key, evaluation_ratio(r->needles.loss[d], r->needles.tokens[d]));
+    }
+    log_line(log, json);
 }
 
 #endif

@@ -142,13 +142,14 @@ static inline const char *hf_dtype_name(safetensors_dtype d) {
 
 // Makes numbers that Hugging Face wants as floats print as such, 8.0 and not 8: cJSON does not keep the difference.
 static inline void hf_print_floats(cJSON *json) {
-    static const char *const keys =
-        " rope_theta factor low_freq_factor high_freq_factor beta_fast beta_slow attention_factor attention_dropout ";
     for (cJSON *at = json->child, *next; at != NULL; at = next) {
         next = at->next;
         if (cJSON_IsObject(at)) hf_print_floats(at);
         char text[64];
-        if (!cJSON_IsNumber(at) || at->string == NULL || !config_listed(keys, at->string)) continue;
+        if (!cJSON_IsNumber(at) || at->string == NULL) continue;
+        bool is_float = config_listed(" rope_theta attention_dropout ", at->string);
+        for (int i = 0; i < ROPE_NUMBERS; i++) is_float |= strcmp(at->string, rope_numbers[i].key) == 0 && !rope_numbers[i].whole;
+        if (!is_float) continue;
         double x = at->valuedouble;
         snprintf(text, sizeof text, x == floor(x) ? "%.1f" : "%.15g", x); // numbers up to 1e15, as config_read allows
         for (int digits = 16; digits <= 17 && strtod(text, NULL) != x; digits++) // cJSON's may be off by a bit
@@ -161,14 +162,8 @@ static inline void hf_print_floats(cJSON *json) {
 static inline cJSON *hf_rope(const rope_scaling *r) {
     cJSON *rope = cJSON_CreateObject();
     cJSON_AddStringToObject(rope, "rope_type", config_rope_name(r->kind));
-    if (r->kind != ROPE_PLAIN) cJSON_AddNumberToObject(rope, "factor", r->factor);
-    if (r->kind == ROPE_LLAMA3) cJSON_AddNumberToObject(rope, "low_freq_factor", r->low_freq_factor);
-    if (r->kind == ROPE_LLAMA3) cJSON_AddNumberToObject(rope, "high_freq_factor", r->high_freq_factor);
-    if (r->kind == ROPE_LLAMA3 || r->kind == ROPE_YARN)
-        cJSON_AddNumberToObject(rope, "original_max_position_embeddings", (double)r->original_length);
-    if (r->kind == ROPE_YARN) cJSON_AddNumberToObject(rope, "beta_fast", r->beta_fast);
-    if (r->kind == ROPE_YARN) cJSON_AddNumberToObject(rope, "beta_slow", r->beta_slow);
-    if (r->kind == ROPE_YARN && r->attention_factor > 0) cJSON_AddNumberToObject(rope, "attention_factor", r->attention_factor);
+    for (int i = 0; i < ROPE_NUMBERS; i++)
+        if (*rope_value(r, i) > 0) cJSON_AddNumberToObject(rope, rope_numbers[i].key, *rope_value(r, i));
     return rope;
 }
 // Changes a source's config.json as the options did: RoPE (in the older or newer form, as the file has it) and max_position_embeddings.
@@ -306,16 +301,6 @@ static inline bool hf_export_check(comm *all, const char *folder, error_text *er
     error_text why = {"", 0};
     if (comm_rank(all) == 0 && !hf_export_check_here(folder, &why)) error_set_why(error, &why, "%s", what);
     return comm_agree(all, error) && agree_on_folder(all, path_parent(folder).text, what, error);
-}
-// Whether the folder whose dtypes the export takes is the same on all ranks: the layout of the files depends on these dtypes. Not needed
-// where hf_import compares that folder. Collective.
-static inline bool hf_export_agree(comm *all, const char *like, error_text *error) {
-    safetensors files = safetensors_none();
-    uint64_t hash = 0;
-    if (safetensors_open(&files, like, "model", error)) safetensors_hash(&files, &hash, error);
-    safetensors_close(&files);
-    return comm_agree_on_files(all, error) &&
-           agree_on_number(all, hash, "--model: the parameters (--export uses their number types)", error);
 }
 // Writes the model as a new Hugging Face folder, which appears whole or not at all. Collective; false with a message.
 static inline bool hf_export(model *m, const char *folder, const hf_source *source, export_dtype_kind dtype, error_text *error) {

@@ -91,33 +91,54 @@ static inline void prediction_print(const step_report *r, double seconds, double
            bytes_text((double)r->predicted_sent).text, bytes_text((double)step_sent(r)).text);
 }
 
-// JSON has no NaN and no infinity. Counts have all digits.
-static inline void json_number(FILE *f, const char *before, const char *key, double value) {
-    fprintf(f, "%s\"%s\":", before, key);
-    fprintf(f, !isfinite(value) ? "null" : value == floor(value) && fabs(value) < 0x1p53 ? "%.0f" : "%.9g", value);
+// Adds a number to a JSON object, which has no NaN and no infinity. Counts have all digits.
+static inline void json_add(cJSON *json, const char *key, double value) {
+    char text[64];
+    bool count = value == floor(value) && fabs(value) < 0x1p53;
+    snprintf(text, sizeof text, !isfinite(value) ? "null" : count ? "%.0f" : "%.9g", value);
+    cJSON_AddRawToObject(json, key, text);
 }
-static inline void step_log(FILE *f, const step_report *r) {
-    fprintf(f, "{\"step\":%lld", (long long)r->step);
-    json_number(f, ",", "loss", r->loss);
-    json_number(f, ",", "grad_norm", r->norm);
-    json_number(f, ",", "lr", r->lr);
-    if (r->spike) fprintf(f, ",\"spike\":true");
-    json_number(f, ",", "step_ms", 1e3 * r->seconds);
-    fprintf(f, ",\"tokens\":%lld,\"labels\":%lld,\"samples\":%lld", (long long)r->tokens, (long long)r->labels, (long long)r->samples);
-    json_number(f, ",", "tgs", r->tgs);
-    json_number(f, ",", "mfu", r->mfu < 0 ? NAN : r->mfu);
-    json_number(f, ",", "hfu", r->hfu < 0 ? NAN : r->hfu);
-    json_number(f, ",", "predicted_ms", 1e3 * r->predicted_seconds);
-    json_number(f, ",", "mem_used_bytes", r->memory_used);
-    fprintf(f, ",\"mem_bytes\":%zu,\"predicted_comm_bytes\":%lld,\"comm_bytes\":{", r->memory, (long long)r->predicted_sent);
-    for (int k = 0; k < COMM_KINDS; k++)
-        fprintf(f, "%s\"%s\":%lld", k > 0 ? "," : "", comm_kind_name((comm_kind)k), (long long)r->sent[k].bytes_sent);
-    fprintf(f, "},\"exposed_ms\":{");
-    for (int k = 0; k < COMM_KINDS; k++)
-        fprintf(f, "%s\"%s\":%.3f", k > 0 ? "," : "", comm_kind_name((comm_kind)k), 1e3 * r->sent[k].wait_seconds);
-    fprintf(f, "},\"compute_ms\":{\"mean\":%.3f,\"slowest\":%.3f,\"rank\":%d}}\n",
-            1e3 * r->computed.mean, 1e3 * r->computed.most, r->computed.slowest);
-    fflush(f);
+static inline void json_add_ms(cJSON *json, const char *key, double seconds) {
+    char text[64];
+    snprintf(text, sizeof text, "%.3f", 1e3 * seconds);
+    cJSON_AddRawToObject(json, key, text);
+}
+// Writes a line of the log, and deletes `json`. Where that fails, errno says why.
+static inline void log_line(FILE *log, cJSON *json) {
+    char *text = cJSON_PrintUnformatted(json);
+    fprintf(log, "%s\n", text);
+    free(text);
+    cJSON_Delete(json);
+    fflush(log);
+}
+static inline void step_log(FILE *log, const step_report *r) {
+    cJSON *json = cJSON_CreateObject();
+    json_add(json, "step", (double)r->step);
+    json_add(json, "loss", r->loss);
+    json_add(json, "grad_norm", r->norm);
+    json_add(json, "lr", r->lr);
+    if (r->spike) cJSON_AddTrueToObject(json, "spike");
+    json_add(json, "step_ms", 1e3 * r->seconds);
+    json_add(json, "tokens", (double)r->tokens);
+    json_add(json, "labels", (double)r->labels);
+    json_add(json, "samples", (double)r->samples);
+    json_add(json, "tgs", r->tgs);
+    json_add(json, "mfu", r->mfu < 0 ? NAN : r->mfu);
+    json_add(json, "hfu", r->hfu < 0 ? NAN : r->hfu);
+    json_add(json, "predicted_ms", 1e3 * r->predicted_seconds);
+    json_add(json, "mem_used_bytes", r->memory_used);
+    json_add(json, "mem_bytes", (double)r->memory);
+    json_add(json, "predicted_comm_bytes", (double)r->predicted_sent);
+    cJSON *sent = cJSON_AddObjectToObject(json, "comm_bytes"), *exposed = cJSON_AddObjectToObject(json, "exposed_ms");
+    for (int k = 0; k < COMM_KINDS; k++) {
+        json_add(sent, comm_kind_name((comm_kind)k), (double)r->sent[k].bytes_sent);
+        json_add_ms(exposed, comm_kind_name((comm_kind)k), r->sent[k].wait_seconds);
+    }
+    cJSON *compute = cJSON_AddObjectToObject(json, "compute_ms");
+    json_add_ms(compute, "mean", r->computed.mean);
+    json_add_ms(compute, "slowest", r->computed.most);
+    json_add(compute, "rank", r->computed.slowest);
+    log_line(log, json);
 }
 
 // The memory of a rank by category; the same table for a run and a dry run.

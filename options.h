@@ -584,10 +584,7 @@ static inline bool options_parse(options *o, int argc, char **argv, error_text *
 // "yarn:factor=4,original=8K" as Hugging Face's rope_scaling into `json`. Numbers are any that options take. False: not of this form.
 static inline bool options_rope_json(const char *text, cJSON *json) {
     static const char *const kinds = "llama3|linear|yarn";
-    static const char *const names = "factor|low|high|original|beta_fast|beta_slow|attention_factor";
-    static const char *const keys =
-        "factor|low_freq_factor|high_freq_factor|original_max_position_embeddings|beta_fast|beta_slow|attention_factor";
-    char word[64], key[64];
+    char word[64];
     size_t n = strcspn(text, ":");
     snprintf(word, sizeof word, "%.*s", (int)min_i64((int64_t)n, 63), text);
     if (option_choice_find(kinds, word) < 0) return false;
@@ -597,15 +594,15 @@ static inline bool options_rope_json(const char *text, cJSON *json) {
         size_t equals = strcspn(at, "=,");
         n = strcspn(at, ",");
         snprintf(word, sizeof word, "%.*s", (int)min_i64((int64_t)equals, 63), at);
-        int place = option_choice_find(names, word);
-        if (place < 0 || equals == n) return false;
-        option_choice_text(keys, place, key, sizeof key);
+        int i = 0;
+        while (i < ROPE_NUMBERS && strcmp(rope_numbers[i].option, word) != 0) i++;
+        if (i == ROPE_NUMBERS || equals == n) return false;
         snprintf(word, sizeof word, "%.*s", (int)min_i64((int64_t)(n - equals - 1), 63), at + equals + 1);
         int64_t whole;
         double value;
         if (option_parse_whole(word, false, &whole)) value = (double)whole;
         else if (!option_parse_real(word, &value)) return false;
-        cJSON_AddNumberToObject(json, key, value);
+        cJSON_AddNumberToObject(json, rope_numbers[i].key, value);
     }
     return true;
 }
@@ -631,7 +628,7 @@ static inline bool options_model(const options *o, model_config *c, error_text *
     cJSON_Delete(json);
     // The length that yarn makes: transformers 4.51 to 4.56 compute the factor from it (its issue 38224). At most 2^40, as in config_read.
     if (ok && c->rope.kind == ROPE_YARN)
-        c->max_position = max_i64(c->max_position, (int64_t)fmin(0x1p40, c->rope.factor * (double)c->rope.original_length));
+        c->max_position = max_i64(c->max_position, (int64_t)fmin(0x1p40, c->rope.factor * c->rope.original_length));
     return ok || error_set(error, "--rope-scaling: \"%s\" is not legal%s%s; legal values are " ROPE_SCALING_LEGAL,
                            printable(o->rope_scaling).text, why.text[0] != '\0' ? ": " : "", why.text);
 }

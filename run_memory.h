@@ -11,18 +11,12 @@ static inline grid_shape run_grid_shape(const options *o) {
     return (grid_shape){(int)o->dp, (int)o->hp, (int)o->cp, (int)o->inner_ring, o->placement, (int)o->gpus_per_node, (int)o->nics_per_node};
 }
 
-// Local rows are padded to a multiple of this on the machines that are planned for (NULL: this build's device).
-static inline int64_t run_row_multiple(const cluster *machines) {
-    if (machines == NULL || machines->element_bytes == sizeof(floatX)) return DEVICE_ROW_MULTIPLE;
-    return machines->element_bytes == 2 ? 128 : 1; // see device.h
-}
-
-// Which tokens of S the rank at (h, c) of the options' grid holds, on the machines that are planned for.
+// Which tokens of S the rank at (h, c) of the options' grid holds, on machines that are planned for (NULL: this build's device).
 static inline sequence_shard run_shard(const options *o, const model_config *c, int64_t S, int h, int cp_rank, const cluster *machines) {
     int hp = (int)o->hp, cp = (int)o->cp;
-    int64_t multiple = run_row_multiple(machines);
+    bool gpu = machines == NULL ? sizeof(floatX) == 2 : machines->element_bytes == 2, own = gpu == (sizeof(floatX) == 2);
+    int64_t multiple = own ? DEVICE_ROW_MULTIPLE : gpu ? 128 : 1; // to which local rows are padded: see device.h
     if (!options_packed(o)) return sequence_shard_make(S, hp, cp, h, cp_rank, multiple);
-    bool gpu = machines == NULL ? sizeof(floatX) == 2 : machines->element_bytes == 2;
     const char *few = getenv("TRAIN_LLAMA_TEST_LONG_DOCUMENT"); // for tests: segments of short documents
     int64_t long_document = few != NULL ? max_i64(2 * cp, strtoll(few, NULL, 10)) : device_long_document(cp, c->H / hp, gpu);
     return sequence_shard_make_packed(S, hp, cp, h, cp_rank, multiple, long_document);

@@ -238,10 +238,10 @@ static inline void sample_print(const sample_job *job, int64_t step, int64_t ste
         printf("\n");
     }
     if (log == NULL) return;
-    fprintf(log, "{\"step\":%lld,\"sample_tokens\":[", (long long)step);
-    for (int64_t i = 0; i < job->count; i++) fprintf(log, "%s%d", i > 0 ? "," : "", (int)drawn[i]);
-    fprintf(log, "]}\n");
-    fflush(log);
+    cJSON *json = cJSON_CreateObject();
+    json_add(json, "step", (double)step);
+    cJSON_AddItemToObject(json, "sample_tokens", cJSON_CreateIntArray(drawn, (int)job->count));
+    log_line(log, json);
 }
 
 #endif

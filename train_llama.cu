@@ -61,18 +61,13 @@ static bool exported_before(const options *o) {
     comm_broadcast(comm_world(), &before, sizeof before, 0);
     return before;
 }
-// Checks before the run that --export can be written, and that all ranks see the same folder of --model where the export takes its number
-// types from there and hf_import, which compares that folder, may not run (--resume). True: it is exported_before, and needs neither.
-// Collective.
+// Checks before the run that --export can be written. True: it is exported_before, and need not be. Collective.
 static bool check_export(const options *o, error_text *error) {
     if (exported_before(o)) return true;
     // it lies in --out, which the run will make
     bool in_new_out = o->out != NULL && !path_exists(o->out) && path_same(path_parent(o->export_to).text, o->out);
     comm_broadcast(comm_world(), &in_new_out, sizeof in_new_out, 0); // machines may differ
     if (!in_new_out) hf_export_check(comm_world(), o->export_to, error);
-    stop_on_error(error);
-    bool takes_types = o->export_dtype == EXPORT_AUTO && !o->from_scratch && model_folder(o) != NULL;
-    if (o->resume && takes_types) hf_export_agree(comm_world(), model_folder(o), error);
     stop_on_error(error);
     return false;
 }
@@ -164,12 +159,17 @@ static void check_outputs(const trainer *t, error_text *error) {
     stop_on_error(error);
 }
 
-// Reads what states and the export take from the folder of --model. Collective.
+// Reads what states and the export take from the folder of --model. The layout of the export's files depends on the number types of the
+// parameters there, so these must be the same on all ranks, also where hf_import, which compares them, does not run (--resume). Collective.
 static void read_source(trainer *t, error_text *error) {
     const options *o = t->o;
     bool types = o->export_to != NULL && o->export_dtype == EXPORT_AUTO && !o->from_scratch; // of its parameters
-    if (t->folder != NULL && (o->out != NULL || o->export_to != NULL)) hf_source_read(&t->source, t->folder, t->g.rank == 0, types, error);
+    uint64_t hash = HASH_EMPTY;
+    if (t->folder != NULL && (o->out != NULL || o->export_to != NULL) &&
+        hf_source_read(&t->source, t->folder, t->g.rank == 0, types, error))
+        safetensors_hash(&t->source.like, &hash, error);
     comm_agree_on_files(comm_world(), error);
+    agree_on_number(comm_world(), hash, "--model: the parameters (--export uses their number types)", error);
     stop_on_error(error);
 }
 
@@ -185,10 +185,9 @@ static void open_sources(data_sources *s, const char *text, const char *option, 
     double place = (double)(data_sources_place(s) >> 12), same[2] = {place, -place};
     comm_max_double(machine, same, 2);
     bool divide = same[0] == -same[1]; // otherwise containers, or folders of the ranks, show them different files, of which each checks all
-    int64_t first = divide ? comm_rank(machine) : 0, step = divide ? comm_size(machine) : 1, most = 0;
-    for (int i = 0; i < s->count; i++) most = max_i64(most, s->sources[i].data.file_count);
+    int64_t first = divide ? comm_rank(machine) : 0, step = divide ? comm_size(machine) : 1, most = data_sources_files(s);
     progress_note note = progress_start("opening token files");
-    for (int64_t f = first; f < most && progress_goes_on(error) && data_sources_check(s, f, most, error); f += step) // f of each source
+    for (int64_t f = first; f < most && progress_goes_on(error) && data_sources_check(s, f, error); f += step)
         progress_show(&note, min_i64(f + step, most), most);
     comm_agree_on_files(world, error);
     stop_on_error(error);

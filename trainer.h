@@ -108,9 +108,12 @@ static inline void advance_save(trainer *t, bool wait) {
     else printf("saved %5lld/%lld | %s | training waited %.3f s, written in %.3f s\n", step, (long long)t->o->steps,
                 state_path(t->o->out, "", step).text, waited, written);
     if (t->log == NULL) return;
-    fprintf(t->log, "{\"step\":%lld,\"saved\":%s,\"save_wait_ms\":%.3f,\"save_write_ms\":%.3f}\n", step, t->save_failed ? "false" : "true",
-            1e3 * waited, 1e3 * written);
-    fflush(t->log);
+    cJSON *json = cJSON_CreateObject();
+    json_add(json, "step", (double)step);
+    cJSON_AddBoolToObject(json, "saved", !t->save_failed);
+    json_add_ms(json, "save_wait_ms", waited);
+    json_add_ms(json, "save_write_ms", written);
+    log_line(t->log, json);
     log_check(t);
 }
 // Starts saving the model as it is now, which is the state of `progress`. Collective.
@@ -380,11 +383,7 @@ static inline void log_run(const trainer *t) {
     if (t->peak_flops > 0) cJSON_AddNumberToObject(run, "peak_tflops", 1e-12 * t->peak_flops);
     cJSON_AddNumberToObject(run, "steps_done", (double)t->done.step);
     cJSON_AddItemToObject(run, "options", options_json(t->o, NULL));
-    char *text = cJSON_PrintUnformatted(json);
-    fprintf(t->log, "%s\n", text);
-    fflush(t->log);
-    free(text);
-    cJSON_Delete(json);
+    log_line(t->log, json);
 }
 // Whether another run writes this file. What is no file, such as /dev/null, is for all.
 static inline bool log_is_shared(FILE *log) {

@@ -54,7 +54,7 @@ typedef struct {
     error_text why;               // why the stage has failed; "": it has not
 } state_store;
 
-enum { STATE_FORMAT = 4, STATES_MAX = 4096 };
+enum { STATE_FORMAT = 4, STATES_MAX = 4096, STATE_BYTES = 1 << 30 }; // STATE_BYTES: at most, of a training_state.json; they have 2 MB
 
 // Where the state of a step is in the folder; prefix: "", "unfinished-", "damaged-".
 static inline path_text state_path(const char *folder, const char *prefix, int64_t step) {
@@ -194,10 +194,17 @@ static inline bool state_read_hex(const cJSON *at, uint64_t *value) {
     return true;
 }
 static const char *const state_sum_keys[VALUES_KINDS] = {"checksums_parameters", "checksums_exp_avg", "checksums_exp_avg_sq"};
-enum { STATE_NUMBERS = 12, STATE_TOKENS = 10 }; // from STATE_TOKENS on -1 is legal
-static const char *const state_number_keys[STATE_NUMBERS] = {"step", "samples", "data_step", "sequences", "updated_step", "seed",
-                                                             "seq_len", "train_tokens", "train_order", "train_files", "document_end",
-                                                             "document_begin"};
+#define STATE_NUMBER(field) {#field, offsetof(training_progress, field)}
+static const struct {
+    const char *key;
+    size_t at; // offset in training_progress
+} state_numbers[] = {
+    STATE_NUMBER(step), STATE_NUMBER(samples), STATE_NUMBER(data_step), STATE_NUMBER(sequences), STATE_NUMBER(updated_step),
+    STATE_NUMBER(seed), STATE_NUMBER(seq_len), STATE_NUMBER(train_tokens), STATE_NUMBER(train_order), STATE_NUMBER(train_files),
+    STATE_NUMBER(document_end), STATE_NUMBER(document_begin)};
+#undef STATE_NUMBER
+enum { STATE_NUMBERS = sizeof state_numbers / sizeof *state_numbers, STATE_TOKENS = 10 }; // from STATE_TOKENS on -1 is legal
+static inline int64_t *state_number(const training_progress *p, int i) { return (int64_t *)(void *)((char *)p + state_numbers[i].at); }
 
 static const char *const state_recent_keys[2] = {"losses", "grad_norms"};
 
@@ -209,11 +216,9 @@ static inline bool state_keeps_option(const option_row *row) {
 // sums: (VALUES_KINDS, count)
 static inline bool state_write_json(const char *folder, const training_progress *p, const options *o, const uint64_t *sums, int64_t count,
                                     error_text *error) {
-    const int64_t numbers[STATE_NUMBERS] = {p->step, p->samples, p->data_step, p->sequences, p->updated_step, p->seed, p->seq_len,
-                                            p->train_tokens, p->train_order, p->train_files, p->document_end, p->document_begin};
     cJSON *json = cJSON_CreateObject();
     cJSON_AddNumberToObject(json, "format", STATE_FORMAT);
-    for (int i = 0; i < STATE_NUMBERS; i++) cJSON_AddNumberToObject(json, state_number_keys[i], (double)numbers[i]);
+    for (int i = 0; i < STATE_NUMBERS; i++) cJSON_AddNumberToObject(json, state_numbers[i].key, (double)*state_number(p, i));
     const recent_values *recent[2] = {&p->losses, &p->norms};
     for (int i = 0; i < 2 && p->losses.count > 0; i++)
         cJSON_AddItemToObject(json, state_recent_keys[i], cJSON_CreateDoubleArray(recent[i]->values, (int)recent[i]->count));
@@ -232,18 +237,14 @@ static inline bool state_write_json(const char *folder, const training_progress 
     return ok;
 }
 static inline bool state_parse_json(const cJSON *json, training_progress *p, uint64_t *sums, int64_t count, error_text *error) {
-    int64_t *numbers[STATE_NUMBERS] = {&p->step, &p->samples, &p->data_step, &p->sequences, &p->updated_step, &p->seed, &p->seq_len,
-                                       &p->train_tokens, &p->train_order, &p->train_files, &p->document_end, &p->document_begin};
-    int64_t format = 0;
-    if (!cJSON_IsObject(json) || !safetensors_whole(cJSON_GetObjectItemCaseSensitive(json, "format"), &format) || format != STATE_FORMAT)
-        return error_set(error, "training_state.json: its format is %lld, not %d", (long long)format, STATE_FORMAT);
     for (int i = 0; i < STATE_NUMBERS; i++) {
-        const cJSON *at = cJSON_GetObjectItemCaseSensitive(json, state_number_keys[i]);
-        *numbers[i] = -1;
+        const cJSON *at = cJSON_GetObjectItemCaseSensitive(json, state_numbers[i].key);
+        int64_t *number = state_number(p, i);
+        *number = -1;
         bool none = i >= STATE_TOKENS && cJSON_IsNumber(at) && at->valuedouble == -1;
         // From 2^52 on cJSON does not print every digit.
-        if (!none && (!safetensors_whole(at, numbers[i]) || *numbers[i] >= (int64_t)1 << 52))
-            return error_set(error, "training_state.json: \"%s\" is missing or not a whole number below 2^52", state_number_keys[i]);
+        if (!none && (!safetensors_whole(at, number) || *number >= (int64_t)1 << 52))
+            return error_set(error, "training_state.json: \"%s\" is missing or not a whole number below 2^52", state_numbers[i].key);
     }
     recent_values *recent[2] = {&p->losses, &p->norms};
     for (int i = 0; i < 2; i++) {
@@ -270,35 +271,29 @@ static inline bool state_parse_json(const cJSON *json, training_progress *p, uin
     }
     return true;
 }
-static inline bool state_read_json(const char *folder, training_progress *p, uint64_t *sums, int64_t count, error_text *error) {
+// *p, sums (VALUES_KINDS, count) = what the file says. False with a message in `refused`: another version of this program has written it;
+// or in error.
+static inline bool state_read_json(const char *folder, training_progress *p, uint64_t *sums, int64_t count, error_text *refused,
+                                   error_text *error) {
     error_text why = {"", 0};
-    size_t longest = 4096 + 24 * VALUES_KINDS * (size_t)count + 2 * 32 * SPIKE_WINDOW; // a sum takes 19 bytes, a double at most 25
-    cJSON *json = config_read_json(path_join(folder, "training_state.json").text, longest, &why);
+    cJSON *json = config_read_json(path_join(folder, "training_state.json").text, STATE_BYTES, &why);
     if (json == NULL) return error_set_why(error, &why, "training_state.json");
+    int64_t format = STATE_FORMAT;
     uint64_t stored = 0;
+    safetensors_whole(cJSON_GetObjectItemCaseSensitive(json, "format"), &format);
     cJSON *checksum = cJSON_DetachItemFromObjectCaseSensitive(json, "checksum");
-    bool ok = state_read_hex(checksum, &stored);
     char *text = cJSON_PrintUnformatted(json);
-    ok = (ok && hash_bytes(HASH_EMPTY, text, strlen(text)) == stored) || error_set(error, "training_state.json: its checksum is wrong");
+    bool ok = format == STATE_FORMAT ||
+              error_set(refused, "was written by another version of this program, in format %lld (this one: %d); "
+                                 "only its parameters can be used, by --model %s",
+                        (long long)format, STATE_FORMAT, printable(folder).text);
+    ok = ok && ((state_read_hex(checksum, &stored) && hash_bytes(HASH_EMPTY, text, strlen(text)) == stored) ||
+                error_set(error, "training_state.json: its checksum is wrong"));
     ok = ok && state_parse_json(json, p, sums, count, error);
     free(text);
     cJSON_Delete(checksum);
     cJSON_Delete(json);
     return ok;
-}
-
-// Whether a state is of a format that this program does not read. A message then says so.
-static inline bool state_other_format(const char *folder, error_text *error) {
-    error_text why = {"", 0};
-    int64_t format = STATE_FORMAT;
-    cJSON *json = config_read_json(path_join(folder, "training_state.json").text, (size_t)1 << 40, &why);
-    safetensors_whole(cJSON_GetObjectItemCaseSensitive(json, "format"), &format);
-    cJSON_Delete(json);
-    if (format != STATE_FORMAT)
-        error_set(error, "was written by another version of this program, in format %lld (this one: %d); "
-                         "only its parameters can be used, by --model %s",
-                  (long long)format, STATE_FORMAT, printable(folder).text);
-    return format != STATE_FORMAT;
 }
 
 // ---- save ----
@@ -424,19 +419,15 @@ typedef struct {
     const char *name;
     double value;
 } state_size;
-enum { STATE_SIZES = 18, STATE_ROPE = 9 }; // from STATE_ROPE on: RoPE, which new data may change
+enum { STATE_ROPE = 9, STATE_SIZES = STATE_ROPE + 2 + ROPE_NUMBERS }; // from STATE_ROPE on: RoPE, which new data may change
 static inline void state_sizes(const model_config *c, state_size *sizes) {
-    const rope_scaling *r = &c->rope;
-    const state_size all[STATE_SIZES] = {
+    const state_size all[STATE_ROPE + 2] = {
         {"num_hidden_layers", (double)c->L}, {"hidden_size", (double)c->D}, {"num_attention_heads", (double)c->H},
         {"num_key_value_heads", (double)c->Hkv}, {"head_dim", (double)c->HS}, {"intermediate_size", (double)c->F},
         {"vocab_size", (double)c->V}, {"tie_word_embeddings", (double)c->tied},
-        {"rms_norm_eps", (double)c->rms_eps}, {"rope_theta", c->rope_theta},
-        {"original_max_position_embeddings", (double)r->original_length}, {"rope type", (double)r->kind}, {"rope factor", r->factor},
-        {"low_freq_factor", r->low_freq_factor}, {"high_freq_factor", r->high_freq_factor},
-        {"beta_fast", r->beta_fast}, {"beta_slow", r->beta_slow},
-        {"attention_factor", r->attention_factor}};
+        {"rms_norm_eps", (double)c->rms_eps}, {"rope_theta", c->rope_theta}, {"rope type", (double)c->rope.kind}};
     memcpy(sizes, all, sizeof all);
+    for (int i = 0; i < ROPE_NUMBERS; i++) sizes[STATE_ROPE + 2 + i] = (state_size){rope_numbers[i].key, *rope_value(&c->rope, i)};
 }
 static inline uint64_t state_sizes_hash(const model_config *c) {
     uint64_t hash = HASH_EMPTY;
@@ -482,7 +473,7 @@ static inline int state_differences(const training_progress *state, const traini
 // Notes on stderr what of a state's options this run changes.
 static inline void state_note_options(const char *folder, const options *o) {
     error_text why = {"", 0};
-    cJSON *json = config_read_json(path_join(folder, "training_state.json").text, (size_t)1 << 40, &why);
+    cJSON *json = config_read_json(path_join(folder, "training_state.json").text, STATE_BYTES, &why);
     cJSON *now = options_json(o, state_keeps_option);
     for (const cJSON *at = now->child; at != NULL; at = at->next) {
         const cJSON *before = cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(json, "options"), at->string);
@@ -583,8 +574,8 @@ static inline bool state_resume(state_store *s, model *m, training_progress *pro
         at--;
         path_text path = state_path(s->o->out, "", steps[at]);
         memset(&c, 0, sizeof c);
-        bool read = first_rank && config_load(&c, path.text, &why) && !state_other_format(path.text, &refused) &&
-                    state_same_model(&c, &m->c, s->o->new_data, &refused) && state_read_json(path.text, &saved, sums, count, &why);
+        bool read = first_rank && config_load(&c, path.text, &why) && state_same_model(&c, &m->c, s->o->new_data, &refused) &&
+                    state_read_json(path.text, &saved, sums, count, &refused, &why);
         if (read && saved.step != steps[at]) error_set(&why, "training_state.json: its step is %lld", (long long)saved.step);
         if (read && training && !s->o->new_data && state_differences(&saved, progress, others) > 0)
             error_set(&refused, "%s; --new-data goes on from this state with other data", others[0].text);

@@ -1,5 +1,5 @@
 // Input: the loss mask beside a token file of 24 tokens. If it is accepted, just the tokens with mask 1 are labels, each on one rank.
-#include "../../dataloader.h"
+#include "../../data_sources.h"
 #include "fuzz.h"
 
 enum { TOKENS = 24, LENGTH = 12 };
@@ -9,8 +9,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (path.text[0] == '\0') path = fuzz_token_file("tokens.bin", TOKENS);
     fuzz_file("tokens.bin.mask", data, size);
     error_text error = no_error();
-    dataloader loader;
-    bool ok = dataloader_open(&loader, path.text, LENGTH, TOKENS, 1, false, &error);
+    data_sources sources;
+    bool ok = data_sources_open(&sources, path.text, "--val-data", false, LENGTH, TOKENS, 1, &error);
     must_be_clear(ok, &error);
     MUST(ok == (size == TOKENS), "a mask of %zu bytes: %s", size, error.text);
     if (!ok) return 0;
@@ -19,7 +19,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     for (int rank = 0; rank < 8; rank++) {
         int32_t tokens[LENGTH], labels[LENGTH];
         sequence_shard shard = sequence_shard_make(LENGTH, 2, 2, rank % 2, rank / 2 % 2, 1);
-        bool read = dataloader_read(&loader, rank / 4, &shard, tokens, labels, &error);
+        bool read = dataloader_read(&sources.sources[0].data, rank / 4, &shard, tokens, labels, &error);
         must_be_clear(read, &error);
         ok = ok && read;
         error = no_error();
@@ -31,6 +31,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     }
     MUST(ok == legal, "read %d, legal %d", ok, legal);
     for (int i = 1; ok && i < TOKENS; i++) MUST(learnt[i] == (data[i] == 1), "token %d", i);
-    dataloader_close(&loader);
+    data_sources_close(&sources);
     return 0;
 }

@@ -1,6 +1,6 @@
 // Input: a token file, read alone and after a good one. A file that is accepted can be read to its last token on every rank; the only error
 // left is a token beyond the vocabulary. With packed documents, the first token of every row's document is the right one.
-#include "../../dataloader.h"
+#include "../../data_sources.h"
 #include "fuzz.h"
 
 enum { LENGTH = 12, VOCABULARY = 300 };
@@ -34,33 +34,34 @@ static void check_documents(dataloader *loader, int64_t sample, int h, int c, do
 
 static void read_all(const char *pattern) {
     error_text error = no_error();
-    dataloader loader;
-    bool ok = dataloader_open(&loader, pattern, LENGTH, VOCABULARY, 1, true, &error);
+    data_sources sources;
+    bool ok = data_sources_open(&sources, pattern, "--train-data", true, LENGTH, VOCABULARY, 1, &error);
     must_be_clear(ok, &error);
     if (!ok) return;
-    int64_t samples = dataloader_samples(&loader);
+    dataloader *data = &sources.sources[0].data;
+    int64_t samples = dataloader_samples(data);
     for (int64_t at = 0; at < min_i64(samples, 8); at++)
         for (int rank = 0; rank < 4; rank++) {
             int32_t tokens[LENGTH], labels[LENGTH];
             sequence_shard shard = sequence_shard_make(LENGTH, 2, 2, rank % 2, rank / 2, 1);
             int64_t sample = at < 4 ? at : samples - 1 - (at - 4); // the first and the last
             if (sample < 0) continue;
-            ok = dataloader_read(&loader, sample, &shard, tokens, labels, &error);
+            ok = dataloader_read(data, sample, &shard, tokens, labels, &error);
             must_be_clear(ok, &error);
             MUST(ok || strstr(error.text, "vocabulary") != NULL, "%s", error.text);
             error = no_error();
             for (int64_t t = 0; ok && t < shard.T; t++)
                 MUST(tokens[t] >= 0 && tokens[t] < VOCABULARY && labels[t] >= LABEL_IGNORED && labels[t] < VOCABULARY,
                      "token %d, label %d", tokens[t], labels[t]);
-            if (ok) check_documents(&loader, sample, rank % 2, rank / 2, (document_mark){tokens[at % shard.T], rank % 3 > 0});
+            if (ok) check_documents(data, sample, rank % 2, rank / 2, (document_mark){tokens[at % shard.T], rank % 3 > 0});
         }
-    if (loader.total <= 8192) { // all of it, over the files
-        int32_t *all = HOST_NEW(int32_t, loader.total);
-        ok = dataloader_read_tokens(&loader, 0, loader.total, all, &error);
+    if (data->total <= 8192) { // all of it, over the files
+        int32_t *all = HOST_NEW(int32_t, data->total);
+        ok = dataloader_read_tokens(data, 0, data->total, all, &error);
         MUST(ok || strstr(error.text, "vocabulary") != NULL, "%s", error.text);
         free(all);
     }
-    dataloader_close(&loader);
+    data_sources_close(&sources);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
