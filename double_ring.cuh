@@ -107,7 +107,7 @@ static inline attention_block double_ring_whole(const double_ring *r) {
 static inline size_t double_ring_scratch(const double_ring *r, const arena *a) {
     if (arena_counts_cpu(a)) return sizeof(float) * (size_t)double_ring_kv_count(r); // the CPU's kernel packs K and V
     if (arena_counts_other(a)) // as on a GPU
-        return (size_t)min_i64((20 * r->HS + 8) * r->Tc * r->slice.Hq + 4096, DEVICE_ATTENTION_SCRATCH + 16384);
+        return (size_t)min_i64((14 * r->HS + 8) * r->Tc * r->slice.Hq + 4096, DEVICE_ATTENTION_SCRATCH + 16384);
     attention_block whole = double_ring_whole(r);
     return (size_t)max_i64((int64_t)op_attention_scratch(whole, false), (int64_t)op_attention_scratch(whole, true));
 }

@@ -124,8 +124,9 @@ void op_attention_delta(float *delta, const floatX *out, const floatX *dout, att
 void op_attention_backward(float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *out,
                            const floatX *dout, const float *lse, const float *delta, attention_block block, bool add_dq, bool add_dkv,
                            void *scratch);
-// Bytes: enough for every call with Tq and Tk up to the block's. On a GPU 20 bytes for each element of dq (float: dq, its sum, dk and dv of
-// every query head, the library's own), but at most DEVICE_ATTENTION_SCRATCH, because larger blocks are cut (attention_call.h).
+// Bytes: enough for every call with Tq and Tk up to the block's. On a GPU 14 bytes for each element of dq (bf16: dq, dk and dv of every
+// query head; float: the library's sum of dq, and its own), but at most DEVICE_ATTENTION_SCRATCH, because larger blocks are cut
+// (attention_call.h).
 size_t op_attention_scratch(attention_block block, bool backward);
 #define DEVICE_ATTENTION_SCRATCH ((int64_t)768 << 20)
 int64_t op_attention_calls(void); // calls of op_attention_forward by this rank since start (for tests)

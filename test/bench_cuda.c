@@ -215,16 +215,16 @@ static void bench_ring_step(int64_t S, int ring, int Hq, int Hkv, int HS) {
         *dout = stored(b.Tk * b.q_stride);
     float *out = floats(b.Tk * b.q_stride), *dq = floats(b.Tk * b.q_stride), *dkv = floats(b.Tk * b.kv_stride), *lse = floats(b.Tk * Hq);
     float *delta = floats(b.Tk * Hq);
-    float *other = floats(b.Tk * b.q_stride), *other_lse = floats(b.Tk * Hq);
+    float *other_lse = floats(b.Tk * Hq);
     size_t forward_bytes = op_attention_scratch(b, false), backward_bytes = op_attention_scratch(b, true);
     void *scratch = piece(forward_bytes > backward_bytes ? forward_bytes : backward_bytes);
     if (fits) {
         timing first, merged, merge, backward, added;
         int64_t v = (int64_t)Hkv * HS;
-        TIME(first, op_attention_forward(other, other_lse, q, kv, kv + v, b, false, scratch));
-        op_attention_forward(out, lse, q, kv, kv + v, b, false, scratch);
+        op_attention_forward(out, other_lse, q, kv, kv + v, b, false, scratch);
+        TIME(first, op_attention_forward(out, lse, q, kv, kv + v, b, false, scratch));
         TIME(merged, op_attention_forward(out, lse, q, kv, kv + v, b, true, scratch));
-        TIME(merge, attention_merge(out, lse, other, other_lse, b.Tq, Hq, HS, b.sum_stride, b.lse_stride, b.lse_stride));
+        TIME(merge, attention_merge(out, lse, out_x, other_lse, b.Tq, Hq, HS, b.sum_stride, b.lse_stride, b.lse_stride, true));
         op_attention_forward(out, lse, q, kv, kv + v, b, false, scratch);
         op_cast_from_float(out_x, out, b.Tk * b.q_stride);
         op_attention_delta(delta, out_x, dout, b);
@@ -355,7 +355,8 @@ static void bench_kernels(int64_t T, int D, int H, int Hkv, int HS, int F, int V
         KERNEL("RoPE and unpack backward", 2 * n * width * HS * X, op_rope_unpack_backward(a, b, b + T * H * HS, table, T, l, 0, T));
         KERNEL("SwiGLU forward", 3 * n * F * X, op_swiglu_forward(a, b, T, F));
         KERNEL("SwiGLU backward", 6 * n * F * X, op_swiglu_backward(b, a, a, b, T, F));
-        KERNEL("merge of two blocks", 3 * 4 * heads, attention_merge(x, rows, y, other_rows, T, H, HS, (int64_t)H * HS, T, T));
+        KERNEL("results of attention, first", (X + 4) * heads, attention_sum_heads(x, a, T, H, 1, HS, (int64_t)H * HS, false));
+        KERNEL("merge of two blocks", (X + 8) * heads, attention_merge(x, rows, a, other_rows, T, H, HS, (int64_t)H * HS, T, T, true));
         KERNEL("attention delta", 2 * X * heads, op_attention_delta(rows, a, b, block_of(T, H, Hkv, HS)));
         KERNEL("float to bf16", (4 + X) * heads, op_cast_from_float(a, x, T * H * HS));
         KERNEL("float to bf16, some heads", (4 + X) * n * l.group * HS, op_cast_rows(a, (int64_t)H * HS, x, T, (int64_t)l.group * HS));

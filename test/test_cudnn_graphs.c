@@ -136,10 +136,10 @@ static void expect_compiles(gpu *device, cudnnBackendDescriptor_t properties, at
     attention_graph_free(&g);
 }
 
-// The calls for one block: with results written directly to their place, and with results in scratch, to be merged or added.
+// The calls for one block.
 static void expect_block(gpu *device, cudnnBackendDescriptor_t properties, attention_block b, bool backward) {
     int64_t rows = attention_tile_rows(b);
-    int64_t stride = max_i64(max_i64(b.q_stride, b.sum_stride), b.kv_stride);
+    int64_t stride = max_i64(b.q_stride, b.kv_stride);
     CHECK(stride * min_i64(rows, max_i64(b.Tq, b.Tk)) <= INT32_MAX,
           "a call reaches %lld rows of %lld elements", (long long)rows, (long long)stride);
     if (backward && b.HS > device->largest_backward) return;
@@ -151,17 +151,12 @@ static void expect_block(gpu *device, cudnnBackendDescriptor_t properties, atten
         tile.Tk = min_i64(b.Tk, tails[i]);
         attention_part most = attention_call_part(backward, tile.Tq, tile.Tk, b.Hq, b.Hkv, b.HS);
         attention_part parts[2] = {most, {b.Hkv % most.kv, most.members}};
-        for (int p = 0; p < 2; p++) {
-            if (parts[p].kv == 0) continue;
-            for (int apart = 0; apart < (backward ? 4 : 2); apart++) {
-                if (backward && apart / 2 == 0 && b.Hq > b.Hkv) continue;
-                expect(device, properties, attention_call_shape(tile, backward, apart % 2 == 1, apart / 2 == 1, parts[p]), true);
-            }
-        }
+        for (int p = 0; p < 2; p++)
+            if (parts[p].kv > 0) expect(device, properties, attention_call_shape(tile, backward, parts[p]), true);
     }
 }
 
-// Pieces of packed documents: on the diagonal, and queries with earlier keys or keys of another rank. Their results always go to scratch.
+// Pieces of packed documents: on the diagonal, and queries with earlier keys or keys of another rank.
 static void expect_documents(gpu *device, cudnnBackendDescriptor_t properties, attention_block b, int64_t longest) {
     for (b.Tq = 512; b.Tq <= longest; b.Tq *= 2)
         for (b.Tk = 512; b.Tk <= longest; b.Tk *= 2)
@@ -169,7 +164,7 @@ static void expect_documents(gpu *device, cudnnBackendDescriptor_t properties, a
                 for (int causal = 0; causal <= (b.Tq == b.Tk); causal++) {
                     b.causal = causal == 1;
                     attention_part part = attention_call_part(backward == 1, b.Tq, b.Tk, b.Hq, b.Hkv, b.HS);
-                    expect(device, properties, attention_call_shape(b, backward == 1, true, true, part), true);
+                    expect(device, properties, attention_call_shape(b, backward == 1, part), true);
                 }
 }
 
@@ -239,21 +234,19 @@ static void expect_checked(gpu *device, cudnnBackendDescriptor_t properties, int
     char checked[2][TEXT], now[TEXT];
     for (int causal = 0; causal < 2; causal++) {
         attention_block b = attention_checked_block(HS, causal == 1);
-        first_kernel(properties, attention_call_shape(b, backward, false, true, (attention_part){b.Hkv, b.Hq / b.Hkv}), checked[causal],
-                     TEXT);
+        first_kernel(properties, attention_call_shape(b, backward, (attention_part){b.Hkv, b.Hq / b.Hkv}), checked[causal], TEXT);
     }
     for (int64_t T = 512; T <= 131072; T *= 2)
-        for (int causal = 0; causal < 2; causal++)
-            for (int apart = 0; apart < 2; apart++) {
-                attention_block b = block_of(T, 32, 8, HS);
-                b.causal = causal == 1;
-                if (causal == 1 && device->version >= 1000 && T >= 65536) continue; // too long to be checked each time
-                attention_shape s = attention_call_shape(b, backward, apart == 1, true, attention_call_part(backward, T, T, 32, 8, HS));
-                first_kernel(properties, s, now, TEXT);
-                CHECK(strcmp(now, checked[0]) == 0 || strcmp(now, checked[1]) == 0,
-                      "%s: %s: %s, but what is checked at the start runs on %s, causal %s", device->name, shape_text(s), now,
-                      checked[0], checked[1]);
-            }
+        for (int causal = 0; causal < 2; causal++) {
+            attention_block b = block_of(T, 32, 8, HS);
+            b.causal = causal == 1;
+            if (causal == 1 && device->version >= 1000 && T >= 65536) continue; // too long to be checked each time
+            attention_shape s = attention_call_shape(b, backward, attention_call_part(backward, T, T, 32, 8, HS));
+            first_kernel(properties, s, now, TEXT);
+            CHECK(strcmp(now, checked[0]) == 0 || strcmp(now, checked[1]) == 0,
+                  "%s: %s: %s, but what is checked at the start runs on %s, causal %s", device->name, shape_text(s), now, checked[0],
+                  checked[1]);
+        }
 }
 
 int main(int argc, char **argv) {
@@ -305,19 +298,19 @@ int main(int argc, char **argv) {
         for (int HS = 64; HS <= 128 && (n == 0 || device->version != gpus[n - 1].version); HS *= 2) { // once for each generation
             attention_block b = block_of(8192, 32, 8, HS);
             const attention_part groups = {8, 4}, members = {1, 2};
-            expect_compiles(device, properties, attention_call_shape(b, false, false, false, groups));
-            expect_compiles(device, properties, attention_call_shape(b, true, false, true, groups));
+            expect_compiles(device, properties, attention_call_shape(b, false, groups));
+            expect_compiles(device, properties, attention_call_shape(b, true, groups));
             b.causal = false;
-            expect_compiles(device, properties, attention_call_shape(b, true, true, true, members));
-            expect_compiles(device, properties, attention_call_shape(block_of(8192, 8, 8, HS), true, false, false, each));
+            expect_compiles(device, properties, attention_call_shape(b, true, members));
+            expect_compiles(device, properties, attention_call_shape(block_of(8192, 8, 8, HS), true, each));
         }
         for (int HS = 64; HS <= 128; HS *= 2)
             for (int backward = 0; backward < 2; backward++) expect_checked(device, properties, HS, backward == 1);
-        expect(device, properties, attention_call_shape(block_of(8192, 8, 8, 512), true, false, false, each), false);
-        attention_shape s = attention_call_shape(block_of(8192, 8, 2, 128), false, false, false, (attention_part){2, 4});
+        expect(device, properties, attention_call_shape(block_of(8192, 8, 8, 512), true, each), false);
+        attention_shape s = attention_call_shape(block_of(8192, 8, 2, 128), false, (attention_part){2, 4});
         s.Hq = 5; // on 2
         expect(device, properties, s, false);
-        s = attention_call_shape(block_of(8192, 8, 8, 128), true, false, false, each);
+        s = attention_call_shape(block_of(8192, 8, 8, 128), true, each);
         s.HS = 100; // no multiple of 8
         expect(device, properties, s, false);
         cudnnBackendDestroyDescriptor(properties);

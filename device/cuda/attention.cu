@@ -229,41 +229,43 @@ void attention_kernel_backward(float *dq, float *dk, float *dv, const floatX *q,
 
 // One block per token: first the merge weights of its heads, then its elements.
 template <int W>
-__global__ void attention_merge_kernel(float *out, float *lse, const float *out_b, const float *lse_b, int H, int HS, int64_t stride,
-                                       int64_t lse_stride, int64_t lse_stride_b) {
+__global__ void attention_merge_kernel(float *out, float *lse, const floatX *out_b, const float *lse_b, int H, int HS, int64_t stride,
+                                       int64_t lse_stride, int64_t lse_stride_b, bool merge) {
     DYN_SHARED(float, weights); // (H, 2): of out and of out_b
     int64_t t = blockIdx.x;
     for (int h = (int)threadIdx.x; h < H; h += (int)blockDim.x) {
         float *lse_at = lse + h * lse_stride + t;
-        *lse_at = merge_weights(*lse_at, lse_b[h * lse_stride_b + t], &weights[2 * h], &weights[2 * h + 1]);
+        float b = lse_b[h * lse_stride_b + t], *weight = &weights[2 * h];
+        if (merge) *lse_at = merge_weights(*lse_at, b, weight, weight + 1);
+        else *lse_at = b, weight[0] = 0, weight[1] = b == -INFINITY ? 0 : 1;
     }
     __syncthreads();
     for (int i = (int)threadIdx.x * W; i < H * HS; i += (int)blockDim.x * W) {
-        float x[W], y[W], a = weights[2 * (i / HS)], b = weights[2 * (i / HS) + 1];
-        load<W>(x, out + t * stride + i);
+        float x[W] = {0}, y[W], a = weights[2 * (i / HS)], b = weights[2 * (i / HS) + 1];
+        if (merge) load<W>(x, out + t * stride + i);
         load<W>(y, out_b + t * H * HS + i);
 #pragma unroll
         for (int k = 0; k < W; k++) x[k] = (a > 0 ? a * x[k] : 0.0f) + (b > 0 ? b * y[k] : 0.0f);
         store<W>(out + t * stride + i, x);
     }
 }
-void attention_merge(float *out, float *lse, const float *out_b, const float *lse_b, int64_t T, int H, int HS, int64_t stride,
-                     int64_t lse_stride, int64_t lse_stride_b) {
+void attention_merge(float *out, float *lse, const floatX *out_b, const float *lse_b, int64_t T, int H, int HS, int64_t stride,
+                     int64_t lse_stride, int64_t lse_stride_b, bool merge) {
     if (T == 0) return;
     size_t shared = sizeof(float) * (size_t)(2 * H);
-    bool packed = HS % 4 == 0 && stride % 4 == 0 && aligned16(out) && aligned16(out_b);
-    auto merge_kernel = packed ? attention_merge_kernel<4> : attention_merge_kernel<1>;
-    LAUNCH(merge_kernel, grid_size(T), block_size(H * HS / (packed ? 4 : 1), 256), shared, out, lse, out_b, lse_b, H, HS, stride,
-           lse_stride, lse_stride_b);
+    bool packed = HS % PACK == 0 && stride % 4 == 0 && aligned16(out) && aligned16(out_b);
+    auto merge_kernel = packed ? attention_merge_kernel<PACK> : attention_merge_kernel<1>;
+    LAUNCH(merge_kernel, grid_size(T), block_size(H * HS / (packed ? PACK : 1), 256), shared, out, lse, out_b, lse_b, H, HS, stride,
+           lse_stride, lse_stride_b, merge);
 }
 
 // One block per token.
-template <int W, class E>
-__global__ void attention_sum_heads_kernel(float *to, const E *from, int heads, int members, int HS, int64_t stride, bool add) {
+template <int W>
+__global__ void attention_sum_heads_kernel(float *to, const floatX *from, int heads, int members, int HS, int64_t stride, bool add) {
     int64_t t = blockIdx.x;
     for (int i = (int)threadIdx.x * W; i < heads * HS; i += (int)blockDim.x * W) {
         float *at = to + t * stride + i, sum[W], x[W];
-        const E *first = from + (t * heads + i / HS) * members * HS + i % HS;
+        const floatX *first = from + (t * heads + i / HS) * members * HS + i % HS;
         load<W>(sum, first);
 #pragma unroll 4
         for (int m = 1; m < members; m++) {
@@ -279,17 +281,12 @@ __global__ void attention_sum_heads_kernel(float *to, const E *from, int heads, 
         store<W>(at, sum);
     }
 }
-template <int W, class E>
-static void sum_heads(float *to, const E *from, int64_t T, int heads, int members, int HS, int64_t stride, bool add) {
-    bool packed = HS % W == 0 && stride % 4 == 0 && aligned16(to) && aligned16(from);
-    auto sum_heads_kernel = packed ? attention_sum_heads_kernel<W, E> : attention_sum_heads_kernel<1, E>;
-    LAUNCH(sum_heads_kernel, grid_size(T), block_size((int64_t)heads * HS / (packed ? W : 1), 256), 0, to, from, heads, members, HS,
-           stride, add);
-}
-void attention_sum_heads(float *to, const void *from, bool from_bf16, int64_t T, int heads, int members, int HS, int64_t stride, bool add) {
+void attention_sum_heads(float *to, const floatX *from, int64_t T, int heads, int members, int HS, int64_t stride, bool add) {
     if (T == 0) return;
-    if (from_bf16) sum_heads<8>(to, (const bf16 *)from, T, heads, members, HS, stride, add);
-    else sum_heads<4>(to, (const float *)from, T, heads, members, HS, stride, add);
+    bool packed = HS % PACK == 0 && stride % 4 == 0 && aligned16(to) && aligned16(from);
+    auto sum_heads_kernel = packed ? attention_sum_heads_kernel<PACK> : attention_sum_heads_kernel<1>;
+    LAUNCH(sum_heads_kernel, grid_size(T), block_size((int64_t)heads * HS / (packed ? PACK : 1), 256), 0, to, from, heads, members, HS,
+           stride, add);
 }
 
 __global__ void attention_lse_copy_kernel(float *to, const float *from, int64_t n, int64_t rows, int64_t known, int64_t to_stride,

@@ -12,29 +12,21 @@ size_t attention_call_workspace(attention_shape s) {
 static bool deterministic, blackwell;
 void attention_use_deterministic(void) { deterministic = true; }
 void attention_use_blackwell(bool yes) { blackwell = yes; }
-// dk and dv of this head size are asked for in bf16, because they failed in float (engine_is_right).
-static bool dkv_rounded[DEVICE_HEAD_SIZE_MAX + 1];
 
-attention_shape attention_call_shape(attention_block b, bool backward, bool q_apart, bool kv_apart, attention_part part) {
+attention_shape attention_call_shape(attention_block b, bool backward, attention_part part) {
     int Hq = part.kv * part.members;
     int64_t dense = (int64_t)Hq * b.HS;
-    bool dkv_bf16 = backward && (blackwell || (b.HS <= DEVICE_HEAD_SIZE_MAX && dkv_rounded[b.HS]));
-    return (attention_shape){
-        .backward = backward, .causal = b.causal, .dkv_bf16 = dkv_bf16, .Tq = b.Tq, .Tk = b.Tk, .Hq = Hq, .Hkv = part.kv, .HS = b.HS,
-        .q_stride = b.q_stride, .kv_stride = b.kv_stride, .sum_stride = q_apart ? dense : b.sum_stride,
-        .dkv_stride = kv_apart || dkv_bf16 ? dense : b.kv_stride, .lse_head = b.Tq};
+    return (attention_shape){.backward = backward, .causal = b.causal, .Tq = b.Tq, .Tk = b.Tk, .Hq = Hq, .Hkv = part.kv, .HS = b.HS,
+                             .q_stride = b.q_stride, .kv_stride = b.kv_stride, .sum_stride = dense, .dkv_stride = dense, .lse_head = b.Tq};
 }
 attention_shape attention_whole_shape(attention_block b) {
-    attention_part all = {b.Hkv, b.Hq / b.Hkv};
-    attention_shape s = attention_call_shape(b, false, false, false, all);
-    s.lse_head = b.lse_stride;
-    s.documents = b.documents;
-    return s;
+    return (attention_shape){.causal = b.causal, .Tq = b.Tq, .Tk = b.Tk, .Hq = b.Hq, .Hkv = b.Hkv, .HS = b.HS, .q_stride = b.q_stride,
+                             .kv_stride = b.kv_stride, .sum_stride = b.sum_stride, .dkv_stride = b.kv_stride, .lse_head = b.lse_stride,
+                             .documents = b.documents};
 }
 bool attention_shape_equal(attention_shape a, attention_shape b) {
-    return a.backward == b.backward && a.causal == b.causal && a.dkv_bf16 == b.dkv_bf16 && a.Tq == b.Tq && a.Tk == b.Tk &&
-           a.Hq == b.Hq && a.Hkv == b.Hkv && a.HS == b.HS && a.q_stride == b.q_stride && a.kv_stride == b.kv_stride &&
-           a.sum_stride == b.sum_stride && a.dkv_stride == b.dkv_stride;
+    return a.backward == b.backward && a.causal == b.causal && a.Tq == b.Tq && a.Tk == b.Tk && a.Hq == b.Hq && a.Hkv == b.Hkv &&
+           a.HS == b.HS && a.q_stride == b.q_stride && a.kv_stride == b.kv_stride;
 }
 
 static int64_t most_elements = INT32_MAX, most_scratch = DEVICE_ATTENTION_SCRATCH;
@@ -49,18 +41,22 @@ void attention_test_documents(int64_t rows) {
 }
 static int64_t engine_tiles;
 int64_t attention_test_engine_tiles(void) { return engine_tiles; }
+// Scratch of a call for each query head: results, in the backward pass also cuDNN's sums of dq (float, in two places), delta and lse.
+static int64_t call_bytes(bool backward, int64_t Tq, int64_t Tk, int HS) {
+    int64_t X = sizeof(floatX);
+    return backward ? ((X + 8) * Tq + 2 * X * Tk) * HS + 8 * Tq : (X * HS + 4) * Tq;
+}
 int64_t attention_tile_rows(attention_block b) {
     int64_t rows = max_i64(b.Tq, b.Tk);
-    int64_t floats = max_i64(5 * b.HS + 2, (int64_t)(b.Hq / b.Hkv) * (b.HS + 1)); // of scratch per row: attention_call_part
-    int64_t most = min_i64(most_elements / max_i64(max_i64(b.q_stride, b.sum_stride), b.kv_stride), most_scratch / (4 * floats));
+    int64_t bytes = max_i64(call_bytes(true, 1, 1, b.HS), b.Hq / b.Hkv * call_bytes(false, 1, 1, b.HS)); // of scratch per row
+    int64_t most = min_i64(most_elements / max_i64(b.q_stride, b.kv_stride), most_scratch / bytes);
     if (blackwell) most = min_i64(most, min_i64(65536, ((int64_t)1 << 23) / b.HS));
     if (rows <= most) return rows;
     most = max_i64(most / 128 * 128, 128);
     return round_up(ceil_div(rows, ceil_div(rows, most)), 128); // equal tiles
 }
 attention_part attention_call_part(bool backward, int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS) {
-    int64_t floats = backward ? (3 * Tq + 2 * Tk) * HS + 2 * Tq : Tq * HS + Tq; // of scratch per query head
-    int64_t heads = max_i64(1, most_scratch / (4 * max_i64(floats, 1)));
+    int64_t heads = max_i64(1, most_scratch / max_i64(call_bytes(backward, Tq, Tk, HS), 1));
     attention_part part = {(int)max_i64(1, min_i64(heads * Hkv / Hq, Hkv)), Hq / Hkv};
     while (backward && (part.members > heads || Hq / Hkv % part.members != 0)) part.members--; // part of a group: must divide it
     return part;
@@ -81,26 +77,28 @@ static void *take(scratch_memory *m, size_t bytes) {
 #define TAKE(m, type, count) ((type *)take(m, sizeof(type) * (size_t)(count)))
 
 typedef struct {
-    float *out, *lse; // results of a forward call that are merged or copied afterwards
+    floatX *out;
+    float *lse;
     void *workspace;
 } forward_scratch;
 static forward_scratch forward_take(scratch_memory *m, attention_shape s) {
     forward_scratch f;
-    f.out = TAKE(m, float, s.Tq * s.Hq * s.HS);
+    f.out = TAKE(m, floatX, s.Tq * s.Hq * s.HS);
     f.lse = TAKE(m, float, s.Tq * s.Hq);
     f.workspace = take(m, attention_call_workspace(s));
     return f;
 }
 typedef struct {
-    float *dq, *dq_sum, *dk, *dv, *delta, *lse;
+    floatX *dq, *dk, *dv;
+    float *dq_sum, *delta, *lse;
     void *workspace;
 } backward_scratch;
 static backward_scratch backward_take(scratch_memory *m, attention_shape s) {
     backward_scratch b;
-    b.dq = TAKE(m, float, s.Tq * s.Hq * s.HS);
+    b.dq = TAKE(m, floatX, s.Tq * s.Hq * s.HS);
+    b.dk = TAKE(m, floatX, s.Tk * s.Hq * s.HS);
+    b.dv = TAKE(m, floatX, s.Tk * s.Hq * s.HS);
     b.dq_sum = TAKE(m, float, s.Tq * s.Hq * s.HS);
-    b.dk = TAKE(m, float, s.Tk * s.Hq * s.HS);
-    b.dv = TAKE(m, float, s.Tk * s.Hq * s.HS);
     b.delta = TAKE(m, float, s.Tq * s.Hq);
     b.lse = TAKE(m, float, s.Tq * s.Hq);
     b.workspace = take(m, attention_call_workspace(s));
@@ -109,7 +107,7 @@ static backward_scratch backward_take(scratch_memory *m, attention_shape s) {
 
 static size_t call_scratch(attention_block b, bool backward, attention_part part) {
     scratch_memory m = {NULL, 0};
-    attention_shape s = attention_call_shape(b, backward, true, true, part);
+    attention_shape s = attention_call_shape(b, backward, part);
     if (backward) backward_take(&m, s);
     else forward_take(&m, s);
     return m.used;
@@ -156,82 +154,74 @@ static attention_block part_of(attention_block b, attention_part part) { // the 
     b.Hkv = part.kv;
     return b;
 }
-// The engine's lse is always dense, because cuDNN assumed that whatever strides it was given (forward before 9.12, backward before 9.26).
-// b: the rows that are wanted. The engine computes Tq and Tk rows, which may be more. apart: results always go through scratch, so that one
-// compiled kernel serves pieces that set, pieces that add, and pieces computed with extra rows.
-static void forward_tile(forward_tensors tile, attention_block b, int64_t Tq, int64_t Tk, bool apart, bool merge, void *scratch) {
+// b: the rows that are wanted. The engine computes Tq and Tk rows, which may be more. Its results go to scratch, dense, and from there into
+// the sums. Its lse is dense because cuDNN assumed that whatever strides it was given (forward before 9.12, backward before 9.26).
+static void forward_tile(forward_tensors tile, attention_block b, int64_t Tq, int64_t Tk, bool merge, void *scratch) {
     int group = b.Hq / b.Hkv;
+    bool taken = false;
     attention_block asked = b;
     asked.Tq = Tq;
     asked.Tk = Tk;
-    engine_tiles++;
     attention_part most = attention_call_part(false, Tq, Tk, b.Hq, b.Hkv, b.HS);
     for (int kv = 0; kv < b.Hkv; kv += most.kv) {
         attention_part part = {(int)min_i64(most.kv, b.Hkv - kv), group};
         forward_tensors t = forward_from(tile, b, 0, 0, (int64_t)kv * group, kv);
-        attention_shape s = attention_call_shape(asked, false, apart || merge, false, part);
+        attention_shape s = attention_call_shape(asked, false, part);
         scratch_memory m = {(char *)scratch, 0};
         forward_scratch f = forward_take(&m, s);
-        bool lse_apart = apart || merge || b.lse_stride != b.Tq;
         void *tensors[ATTENTION_TENSORS] = {NULL};
         tensors[ATTENTION_Q] = (void *)t.q;
         tensors[ATTENTION_K] = (void *)t.k;
         tensors[ATTENTION_V] = (void *)t.v;
-        tensors[ATTENTION_OUT] = apart || merge ? f.out : t.out;
-        tensors[ATTENTION_LSE] = lse_apart ? f.lse : t.lse;
-        if (!attention_call(s, tensors, b.scale, f.workspace)) {
+        tensors[ATTENTION_OUT] = f.out;
+        tensors[ATTENTION_LSE] = f.lse;
+        if (attention_call(s, tensors, b.scale, f.workspace)) {
+            attention_merge(t.out, t.lse, f.out, f.lse, b.Tq, s.Hq, b.HS, b.sum_stride, b.lse_stride, s.Tq, merge);
+            taken = true;
+        } else {
             forward_by_hand(t, part_of(b, part), merge);
-            continue;
         }
-        if (merge) attention_merge(t.out, t.lse, f.out, f.lse, b.Tq, s.Hq, b.HS, b.sum_stride, b.lse_stride, s.Tq);
-        else if (apart) attention_sum_heads(t.out, f.out, false, b.Tq, s.Hq, 1, b.HS, b.sum_stride, false);
-        if (lse_apart && !merge) attention_lse_copy(t.lse, f.lse, s.Hq, b.Tq, b.Tq, b.lse_stride, s.Tq);
     }
+    engine_tiles += taken;
 }
-
-static bool backward_refused; // the engine did not take a call of backward_tile
-
-// A call writes directly to dq where dq is set, and to dk and dv where they are set, stay in float and have one query head per key/value
-// head. Everything else (all results if `apart`) goes to scratch and is summed from there.
-static void backward_tile(backward_tensors tile, attention_block b, int64_t Tq, int64_t Tk, bool apart, bool add_dq, bool add_dkv,
-                          void *scratch) {
+static void backward_tile(backward_tensors tile, attention_block b, int64_t Tq, int64_t Tk, bool add_dq, bool add_dkv, void *scratch) {
     int group = b.Hq / b.Hkv;
+    bool taken = false;
     attention_block asked = b;
     asked.Tq = Tq;
     asked.Tk = Tk;
-    engine_tiles++;
     attention_part most = attention_call_part(true, Tq, Tk, b.Hq, b.Hkv, b.HS);
     for (int kv = 0; kv < b.Hkv; kv += most.kv)
         for (int member = 0; member < group; member += most.members) {
             attention_part part = {(int)min_i64(most.kv, b.Hkv - kv), most.members};
             backward_tensors t = backward_from(tile, b, 0, 0, (int64_t)kv * group + member, kv);
-            bool adds = add_dkv || member > 0, dq_apart = apart || add_dq, lse_apart = apart || b.lse_stride != b.Tq;
-            attention_shape s = attention_call_shape(asked, true, dq_apart, apart || adds || group > 1, part);
-            bool dkv_apart = apart || adds || group > 1 || s.dkv_bf16;
+            bool adds = add_dkv || member > 0, lse_is_dense = b.lse_stride == Tq && b.Tq == Tq && (uintptr_t)t.lse % 16 == 0;
+            attention_shape s = attention_call_shape(asked, true, part);
             scratch_memory m = {(char *)scratch, 0};
             backward_scratch f = backward_take(&m, s);
-            if (lse_apart) attention_lse_copy(f.lse, t.lse, s.Hq, s.Tq, b.Tq, s.Tq, b.lse_stride);
+            if (!lse_is_dense) attention_lse_copy(f.lse, t.lse, s.Hq, s.Tq, b.Tq, s.Tq, b.lse_stride);
             void *tensors[ATTENTION_TENSORS] = {NULL};
             tensors[ATTENTION_Q] = (void *)t.q;
             tensors[ATTENTION_K] = (void *)t.k;
             tensors[ATTENTION_V] = (void *)t.v;
             tensors[ATTENTION_OUT] = (void *)t.out;
             tensors[ATTENTION_DOUT] = (void *)t.dout;
-            tensors[ATTENTION_LSE] = lse_apart ? f.lse : (void *)t.lse;
-            tensors[ATTENTION_DQ] = dq_apart ? f.dq : t.dq;
+            tensors[ATTENTION_LSE] = lse_is_dense ? (void *)(uintptr_t)t.lse : f.lse;
+            tensors[ATTENTION_DQ] = f.dq;
             tensors[ATTENTION_DQ_SUM] = f.dq_sum;
-            tensors[ATTENTION_DK] = dkv_apart ? f.dk : t.dk;
-            tensors[ATTENTION_DV] = dkv_apart ? f.dv : t.dv;
+            tensors[ATTENTION_DK] = f.dk;
+            tensors[ATTENTION_DV] = f.dv;
             tensors[ATTENTION_DELTA] = f.delta;
-            if (!attention_call(s, tensors, b.scale, f.workspace)) {
-                backward_refused = true;
+            if (attention_call(s, tensors, b.scale, f.workspace)) {
+                attention_sum_heads(t.dq, f.dq, b.Tq, s.Hq, 1, b.HS, b.sum_stride, add_dq);
+                attention_sum_heads(t.dk, f.dk, b.Tk, part.kv, part.members, b.HS, b.kv_stride, adds);
+                attention_sum_heads(t.dv, f.dv, b.Tk, part.kv, part.members, b.HS, b.kv_stride, adds);
+                taken = true;
+            } else {
                 backward_by_hand(t, part_of(b, part), add_dq, adds);
-                continue;
             }
-            if (dq_apart) attention_sum_heads(t.dq, f.dq, false, b.Tq, s.Hq, 1, b.HS, b.sum_stride, add_dq);
-            if (dkv_apart) attention_sum_heads(t.dk, f.dk, s.dkv_bf16, b.Tk, part.kv, part.members, b.HS, b.kv_stride, adds);
-            if (dkv_apart) attention_sum_heads(t.dv, f.dv, s.dkv_bf16, b.Tk, part.kv, part.members, b.HS, b.kv_stride, adds);
         }
+    engine_tiles += taken;
 }
 
 // ---- is the engine right? ----
@@ -318,56 +308,50 @@ static void engine_differences(int HS, bool documents, bool low, double worst[4]
         attention_lse_copy(scratch, scratch, 1, (int64_t)(bytes - m.used) / 4, 0, 0, 0);
         attention_shape s = attention_whole_shape(b);
         forward_tensors f = {e[0], e[1], q, kv, kv + v_at};
-        forward_tile(f, b, queries, keys, documents, false, scratch);
+        forward_tile(f, b, queries, keys, false, scratch);
         attention_kernel_forward(h[0], h[1], q, kv, kv + v_at, s, b.scale, false);
         op_cast_from_float(out, h[0], nq);
         attention_kernel_delta(delta, out, dout, s);
         backward_tensors g = {e[2], e[3], e[3] + v_at, q, kv, kv + v_at, out, dout, h[1], delta};
-        if (!deterministic) backward_tile(g, b, queries, keys, documents, false, false, scratch);
+        if (!deterministic) backward_tile(g, b, queries, keys, false, false, scratch);
         attention_kernel_backward(h[2], h[3], h[3] + v_at, q, kv, kv + v_at, dout, h[1], delta, s, b.scale, false, false);
         for (int i = 0; i < (deterministic ? 2 : 4); i++) worst[i] = fmax(worst[i], difference(e[i], h[i], sizes[i]));
     }
     device_free(m.at);
 }
-// False, with a warning, when results differ by more than the engine's rounding of weights and their gradients to bf16 (2^-8 each)
-// explains. Where that is so only for queries with low scores, and by less than a quarter, it only warns: such queries are rare in a Llama.
-// Wrong in gradients alone, or without an engine for them: dk and dv, if in float, are asked for in bf16 and all is checked again.
-static bool engine_is_right(int HS, bool documents) {
+// A pass (0 forward, 1 backward) is not right, with a warning, when its results differ by more than the engine's rounding to bf16 of
+// weights, their gradients and results (2^-8 each at most) explains. Where that is so only for queries with low scores, and by less than a
+// quarter, there is only the warning: such queries are rare in a Llama.
+static void check_engine(int HS, bool documents, bool right[2]) {
     const double bound = 1.0 / 128, low_bound = 0.25;
-    bool right = true, may_round = !documents && !deterministic && !blackwell && !dkv_rounded[HS], round = false;
-    backward_refused = false;
-    for (int low = 0; low < 2 && right; low++) {
+    right[0] = right[1] = true;
+    for (int low = 0; low < 2 && (right[0] || right[1]); low++) {
         double worst[4];
         engine_differences(HS, documents, low == 1, worst);
-        double most = fmax(worst[0], fmax(worst[2], worst[3])); // not NaN: difference() returns infinity for what is not finite
-        if (most <= bound && worst[1] <= 1e-4) continue;
-        right = low == 1 && most <= low_bound && worst[1] <= 1e-4;
-        round = !right && may_round && worst[0] <= bound && worst[1] <= 1e-4;
-        fprintf(stderr,
-                "warning: %s with heads of %d%s is %s on this device%s: its differences from the hand-written kernels are "
-                "out %.1e, lse %.1e, dq %.1e, dk and dv %.1e (bound %.1e; lse 1e-4); %s\n",
-                op_attention_engine(false), HS, dkv_rounded[HS] ? ", dk and dv in bf16," : "", right ? "inaccurate" : "wrong",
-                low == 1 ? " for queries whose scores are all far below 0" : "", worst[0], worst[1], worst[2], worst[3], bound,
-                right       ? "it is used nevertheless (a build with CUDNN=0 does without it)"
-                : round     ? "now dk and dv are asked for in bf16, and it is checked again"
-                : documents ? "these kernels now compute attention of packed documents"
-                            : "these kernels now compute attention");
+        for (int pass = 0; pass < 2; pass++) {
+            double most = pass == 0 ? worst[0] : fmax(worst[2], worst[3]); // not NaN: difference() returns infinity for what is not finite
+            bool lse = pass == 1 || worst[1] <= 1e-4;
+            if (!right[pass] || (most <= bound && lse)) continue;
+            right[pass] = low == 1 && most <= low_bound && lse;
+            fprintf(stderr,
+                    "warning: %s with heads of %d is %s on this device in the %s pass%s: its differences from the hand-written kernels are "
+                    "out %.1e, lse %.1e, dq %.1e, dk and dv %.1e (bound %.1e; lse 1e-4); %s\n",
+                    op_attention_engine(false), HS, right[pass] ? "inaccurate" : "wrong", pass == 0 ? "forward" : "backward",
+                    low == 1 ? " for queries whose scores are all far below 0" : "", worst[0], worst[1], worst[2], worst[3], bound,
+                    right[pass] ? "it is used nevertheless (a build with CUDNN=0 does without it)"
+                    : documents ? "these kernels now compute it for packed documents"
+                                : "these kernels now compute it");
+        }
     }
-    bool refused = right && may_round && backward_refused;
-    if (!round && !refused) return right;
-    dkv_rounded[HS] = true;
-    right = engine_is_right(HS, false);
-    if (refused) dkv_rounded[HS] = !backward_refused;
-    if (refused && right && !backward_refused)
-        fprintf(stderr, "warning: %s with heads of %d does not compute dk and dv in float on this device; they are asked for in bf16\n",
-                op_attention_engine(false), HS);
-    return right;
 }
-bool attention_engine_agrees(int HS, bool documents) {
-    static enum { UNKNOWN, RIGHT, WRONG } known[2][DEVICE_HEAD_SIZE_MAX + 1];
-    if (!attention_call_possible() || HS > DEVICE_HEAD_SIZE_MAX || (documents && !attention_engine_agrees(HS, false))) return false;
-    if (known[documents][HS] == UNKNOWN) known[documents][HS] = engine_is_right(HS, documents) ? RIGHT : WRONG;
-    return known[documents][HS] == RIGHT;
+bool attention_engine_agrees(int HS, bool documents, bool backward) {
+    static struct {
+        bool known, right[2];
+    } checks[2][DEVICE_HEAD_SIZE_MAX + 1];
+    if (!attention_call_possible() || HS > DEVICE_HEAD_SIZE_MAX || (documents && !attention_engine_agrees(HS, false, backward))) return false;
+    if (!checks[documents][HS].known) check_engine(HS, documents, checks[documents][HS].right);
+    checks[documents][HS].known = true;
+    return checks[documents][HS].right[backward];
 }
 
 // ---- a block: parts, and the pieces of rows that a part is computed in ----
@@ -394,16 +378,15 @@ static bool documents_can_be_cut(attention_block b) {
 
 // Does the engine compute this block? Only what cuDNN's kernels are known to get right: whole tiles of 128 rows (on other lengths backward
 // kernels before 9.15.1 may read out of bounds, and Hopper's up to 9.30 give NaN in dq for scores far below 0), head sizes and strides
-// divisible by 8, addresses aligned to 16 bytes (`addresses`: all of the call except lse, or'ed). Causal: no key without a query that sees
-// it. Packed documents are cut into such rows later (part_from) and their lse is copied, so these need no check. Last, the engine must
-// agree with the hand-written kernels on this device, which the first call finds out by running it (attention_engine_agrees).
-static bool is_for_engine(attention_block b, const float *lse, uintptr_t addresses) {
+// divisible by 8, addresses aligned to 16 bytes (`addresses`: of its bf16 tensors, or'ed). Causal: no key without a query that sees it.
+// Packed documents are cut into such rows later (part_from). Last, the engine must agree with the hand-written kernels on this device,
+// which the first call finds out by running it (attention_engine_agrees).
+static bool is_for_engine(attention_block b, bool backward, uintptr_t addresses) {
     if (!attention_call_possible() || b.Tq == 0 || b.Tk == 0) return false;
     bool rows = b.documents.first != NULL ? least_rows <= attention_tile_rows(b) && documents_can_be_cut(b)
-                                          : b.Tq % 128 == 0 && b.Tk % 128 == 0 && b.lse_stride % 4 == 0 && (uintptr_t)lse % 16 == 0 &&
-                                                (!b.causal || b.Tk <= b.Tq);
-    return rows && b.HS % 8 == 0 && b.q_stride % 8 == 0 && b.sum_stride % 8 == 0 && b.kv_stride % 8 == 0 && addresses % 16 == 0 &&
-           attention_engine_agrees(b.HS, b.documents.first != NULL);
+                                          : b.Tq % 128 == 0 && b.Tk % 128 == 0 && (!b.causal || b.Tk <= b.Tq);
+    return rows && b.HS % 8 == 0 && b.q_stride % 8 == 0 && b.kv_stride % 8 == 0 && addresses % 16 == 0 &&
+           attention_engine_agrees(b.HS, b.documents.first != NULL, backward);
 }
 
 // Queries [at, at + b.Tq) and keys [at, at + b.Tk) of a block.
@@ -481,7 +464,7 @@ static int64_t attention_calls_made;
 void op_attention_forward(float *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_block block, bool merge,
                           void *scratch) {
     forward_tensors all = {out, lse, q, k, v};
-    bool engine = is_for_engine(block, lse, (uintptr_t)out | (uintptr_t)q | (uintptr_t)k | (uintptr_t)v);
+    bool engine = is_for_engine(block, false, (uintptr_t)q | (uintptr_t)k | (uintptr_t)v);
     attention_calls_made++;
     int64_t at = 0;
     do {
@@ -495,7 +478,7 @@ void op_attention_forward(float *out, float *lse, const floatX *q, const floatX 
             for (row_piece j = piece_from(&p, 0, p.b.Tk); j.rows > 0 && (!p.b.causal || j.at <= i.at); j = piece_after(&p, j, p.b.Tk)) {
                 forward_tensors t = forward_from(all, block, p.at + i.at, p.at + j.at, 0, 0);
                 if (i.asked == 0 || j.asked == 0) forward_by_hand(t, tile_of(&p, i, j), merge || j.at > 0);
-                else forward_tile(t, tile_of(&p, i, j), i.asked, j.asked, p.document, merge || j.at > 0, scratch);
+                else forward_tile(t, tile_of(&p, i, j), i.asked, j.asked, merge || j.at > 0, scratch);
             }
     } while (at < block.Tq);
 }
@@ -503,9 +486,8 @@ void op_attention_backward(float *dq, float *dk, float *dv, const floatX *q, con
                            const floatX *dout, const float *lse, const float *delta, attention_block block, bool add_dq, bool add_dkv,
                            void *scratch) {
     backward_tensors all = {dq, dk, dv, q, k, v, out, dout, lse, delta};
-    uintptr_t gradients = (uintptr_t)dq | (uintptr_t)dk | (uintptr_t)dv;
-    uintptr_t tensors = (uintptr_t)q | (uintptr_t)k | (uintptr_t)v | (uintptr_t)out | (uintptr_t)dout;
-    bool engine = !deterministic && is_for_engine(block, lse, gradients | tensors);
+    uintptr_t addresses = (uintptr_t)q | (uintptr_t)k | (uintptr_t)v | (uintptr_t)out | (uintptr_t)dout;
+    bool engine = !deterministic && is_for_engine(block, true, addresses);
     int64_t at = 0;
     do {
         block_part p = part_from(block, at, engine);
@@ -519,7 +501,7 @@ void op_attention_backward(float *dq, float *dk, float *dv, const floatX *q, con
                 backward_tensors t = backward_from(all, block, p.at + i.at, p.at + j.at, 0, 0);
                 bool adds_dq = add_dq || j.at > 0, adds_dkv = add_dkv || i.at > (p.b.causal ? j.at : 0);
                 if (i.asked == 0 || j.asked == 0) backward_by_hand(t, tile_of(&p, i, j), adds_dq, adds_dkv);
-                else backward_tile(t, tile_of(&p, i, j), i.asked, j.asked, p.document, adds_dq, adds_dkv, scratch);
+                else backward_tile(t, tile_of(&p, i, j), i.asked, j.asked, adds_dq, adds_dkv, scratch);
             }
     } while (at < block.Tq);
 }

@@ -8,26 +8,27 @@
 
 typedef struct {
     bool backward, causal; // causal: query row i sees key rows <= i
-    bool dkv_bf16;         // backward: dk and dv leave the engine rounded to bf16
     int64_t Tq, Tk;
     int Hq, Hkv, HS;       // Hq % Hkv == 0
     int64_t q_stride, kv_stride;    // from row to row; heads lie HS apart. q also for dout and (backward) out; kv for k and v
-    int64_t sum_stride, dkv_stride; // sum: forward out, backward dq; dkv: dk and dv (from an engine: one per query head)
+    int64_t sum_stride, dkv_stride; // sum: forward out, backward dq; dkv: dk and dv. From an engine all are dense
     int64_t lse_head;               // of lse and delta, from head to head; for an engine Tq (cuDNN's A100 kernels assume it before 9.26)
     attention_documents documents; // first == NULL except for the hand-written kernels
 } attention_shape;
 
-// The tensors of a call. All are on the device and in bf16, except where marked.
+// The tensors of a call. All are on the device and in bf16 (floatX), except where marked. The engine's results are, too: cuDNN's kernels
+// store nothing wider. Its support check takes float for them, but for Hopper it then compiles the very kernels that it compiles for bf16
+// (byte for byte, 9.10.2 to 9.28), and its sums of dq are converted to 16 bits on every GPU.
 enum {
     ATTENTION_Q = 1, ATTENTION_K, ATTENTION_V,
-    ATTENTION_OUT,            // float in the forward pass
+    ATTENTION_OUT,
     ATTENTION_LSE,            // float
     ATTENTION_SCALE,          // float, on the host
     ATTENTION_MINUS_INFINITY, // float, on the host: -infinity (causal)
     ATTENTION_ONE,            // float, on the host: 1 (backward)
     ATTENTION_DOUT,
-    ATTENTION_DQ,             // float
-    ATTENTION_DK, ATTENTION_DV, // float, or bf16 (dkv_bf16); one per query head: its contribution to its key/value head's
+    ATTENTION_DQ,
+    ATTENTION_DK, ATTENTION_DV, // one per query head: its contribution to its key/value head's
     ATTENTION_DQ_SUM,         // float, (Hq, Tq, HS) dense: the engine's accumulator
     ATTENTION_DELTA,          // float, (Hq, Tq): the engine writes rowsum(dout out)
     ATTENTION_TENSORS
@@ -44,37 +45,34 @@ bool attention_call(attention_shape shape, void *const tensors[ATTENTION_TENSORS
 // Bytes of workspace reserved for a call: enough for cuDNN on all our GPUs (test_cudnn_graphs). Pure arithmetic.
 size_t attention_call_workspace(attention_shape shape);
 
-// Does the engine agree with the hand-written kernels in float for this head size (documents: also when asked for more rows than are
-// wanted)? Checked once, on a small problem, with a warning when it does not. Then, if only the backward pass is wrong, or no engine takes
-// it, calls of this head size ask for dk and dv in bf16; if that does not help, the hand-written kernels compute attention (documents: of
-// packed documents).
-bool attention_engine_agrees(int HS, bool documents);
+// Does a pass of the engine agree with the hand-written kernels in float for this head size (documents: also when asked for more rows than
+// are wanted)? Both are checked once, on a small problem, with a warning when one does not: the hand-written kernels then compute that pass
+// (documents: of packed documents).
+bool attention_engine_agrees(int HS, bool documents, bool backward);
 attention_block attention_checked_block(int HS, bool causal); // the two blocks on which that is checked
 
 // The heads of a call: `kv` neighbouring key/value heads and `members` query heads of each: its whole group or (kv == 1) part of it.
 typedef struct {
     int kv, members;
 } attention_part;
-// The shape of a call on all rows of a block for the heads of `part`. q_apart: out (backward: dq) goes to scratch, dense, to be merged or
-// added; kv_apart: so do dk and dv. Otherwise directly to the caller's tensors (dk and dv only with one query head per key/value head).
-attention_shape attention_call_shape(attention_block block, bool backward, bool q_apart, bool kv_apart, attention_part part);
+// The shape of a call on all rows of a block for the heads of `part`. Results are dense, in scratch, to be merged or summed from there.
+attention_shape attention_call_shape(attention_block block, bool backward, attention_part part);
 // All heads of a block at once, with the strides of the caller's tensors: for the hand-written kernels, which need no cutting.
 attention_shape attention_whole_shape(attention_block block);
 bool attention_shape_equal(attention_shape a, attention_shape b);
 
 // A block is cut into square tiles of rows and parts of its heads, so that no call spans more than 2^31 - 1 elements of a tensor and none
 // needs more than DEVICE_ATTENTION_SCRATCH. Within that a call takes as many rows and heads as it can, to keep all of the GPU busy. A
-// backward call writes dk and dv of each query head separately, in float: cuDNN would sum those of a group only in bf16.
+// backward call writes dk and dv of each query head separately: cuDNN would round the sums of a group, too. All sums, over calls, heads of
+// a group and blocks, are in float.
 int64_t attention_tile_rows(attention_block block);
 attention_part attention_call_part(bool backward, int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS); // the largest that one call takes
-// cuDNN's engine for Blackwell can be compiled only with dk and dv in bf16 (9.19); with float cuDNN falls back to its A100 engine. So on
-// Blackwell each call rounds them once, to scratch; the sums over calls, heads of a group and blocks stay in float. Tiles have at most
-// 65536 rows there, and K and V of a head 32 MiB: before 9.21.1 causal forward calls "could hang with extremely long sequence lengths"
+// On Blackwell tiles have at most 65536 rows, and K and V of a head 32 MiB: before 9.21.1 causal forward calls "could hang with extremely long sequence lengths"
 // (release notes, which name no length). On sm_103 a call of 131072 keys hung with 16 heads of 128, and not with 8 heads of 64
 // (TransformerEngine issue 3285).
 void attention_use_blackwell(bool yes);
 // device_use_deterministic for attention: the hand-written kernels compute the backward pass. cuDNN's, asked to be deterministic, takes no
-// memory for a fixed order when dq is float, so there is no sign that it has one.
+// memory for a fixed order in these graphs, so there is no sign that it has one.
 void attention_use_deterministic(void);
 void attention_test_limits(int64_t elements, int64_t scratch_bytes);                      // for tests: other limits; 0: those above
 // Packed documents: whether a document's share of a block, of so many queries and keys, is worth the engine's calls and kernels compiled
@@ -82,7 +80,7 @@ void attention_test_limits(int64_t elements, int64_t scratch_bytes);            
 // is an estimate) and can be cut into pieces of 512 rows. For tests: pieces of `rows` or more, however little the work; 0: these limits.
 bool attention_document_is_long(attention_block b, int64_t queries, int64_t keys);
 void attention_test_documents(int64_t rows);
-int64_t attention_test_engine_tiles(void); // tiles that the engine was asked for since start, forward and backward
+int64_t attention_test_engine_tiles(void); // tiles that the engine has computed, in part at least, since start, forward and backward
 
 // The hand-written kernels (attention.cu): any head size up to 256. Forward merges into out and lse if asked to; backward reads delta and
 // sets dq, dk and dv, or adds to them.

@@ -1,8 +1,7 @@
 // DEVICE=emulated: the attention engine is the hand-written kernels. See attention_call.h.
 //
 // It is made wrong for some head sizes, so that test_kernels can test what then happens: 40 is refused; 48: gradients; 56 and 72: gradients
-// of queries with low scores, by much and by little; 88: lse; 104: dv; 112: gradients unless dk and dv are asked for in bf16; 120: then
-// alone it takes backward calls.
+// of queries with low scores, by much and by little; 88: lse; 96: dq is added to what is there; 104: dv.
 #include "attention_call.h"
 
 void emulation_runs(bool begins) __attribute__((weak)); // test/fake_cuda.c, if linked: told when device memory is in use
@@ -20,50 +19,50 @@ static void spoil(float *x, int64_t n) {
 }
 
 bool attention_call(attention_shape s, void *const tensors[ATTENTION_TENSORS], float scale, void *workspace) {
-    bool in_float = s.backward && !s.dkv_bf16;
     // cuDNN takes 128 rows or a multiple of it, and pieces of documents have few sizes. Tests make them smaller, down to 4 rows.
     if (s.Tq % 4 != 0 || s.Tk % 4 != 0)
         comm_abort("the attention engine is asked for %lld queries and %lld keys", (long long)s.Tq, (long long)s.Tk);
-    if (s.HS == 40 || (s.HS == 120 && in_float)) return false; // lets test_kernels test a shape that no engine takes
+    if (s.HS == 40) return false; // lets test_kernels test a shape that no engine takes
     if (emulation_runs != NULL) emulation_runs(true);
     memset(workspace, 0xff, attention_call_workspace(s)); // NaN for anyone else who uses this memory
     if (emulation_runs != NULL) emulation_runs(false);
-    if ((s.HS == 48 && s.backward) || (s.HS == 112 && in_float)) scale *= 1.1f; // lets test_kernels test an engine that is wrong
+    if (s.HS == 48 && s.backward) scale *= 1.1f; // lets test_kernels test an engine that is wrong
     const floatX *q = (const floatX *)tensors[ATTENTION_Q], *k = (const floatX *)tensors[ATTENTION_K],
                  *v = (const floatX *)tensors[ATTENTION_V];
     float *lse = (float *)tensors[ATTENTION_LSE];
+    int64_t nq = s.Tq * s.Hq * s.HS, nkv = s.Tk * s.Hq * s.HS;
+    float *sums = HOST_NEW(float, nq + 2 * nkv), *dk = sums + nq, *dv = dk + nkv; // sums: of out or dq
     if (!s.backward) {
-        attention_kernel_forward((float *)tensors[ATTENTION_OUT], lse, q, k, v, s, scale, false);
+        attention_kernel_forward(sums, lse, q, k, v, s, scale, false);
         if (s.HS == 88) spoil(lse, s.Hq * s.Tq);
+        op_cast_from_float((floatX *)tensors[ATTENTION_OUT], sums, nq);
+        free(sums);
         return true;
     }
     const floatX *out = (const floatX *)tensors[ATTENTION_OUT], *dout = (const floatX *)tensors[ATTENTION_DOUT];
-    float *dq = (float *)tensors[ATTENTION_DQ], *dk = (float *)tensors[ATTENTION_DK], *dv = (float *)tensors[ATTENTION_DV];
     float *delta = (float *)tensors[ATTENTION_DELTA], *faulty = s.HS == 56 || s.HS == 72 ? HOST_NEW(float, s.Hq * s.Tq) : NULL;
     attention_kernel_delta(delta, out, dout, s);
     // And engines that are wrong only for queries with low scores, by much or by little.
     for (int64_t i = 0; i < s.Hq * s.Tq && faulty != NULL; i++)
         faulty[i] = lse[i] - (lse[i] >= -50 ? 0 : s.HS == 56 ? 1.0f : 0.07f);
     if (faulty != NULL) lse = faulty;
-    int64_t n = s.Tk * s.dkv_stride; // dkv_bf16: dense
-    float *rounded = s.dkv_bf16 ? HOST_NEW(float, 2 * n) : NULL;
-    float *to_dk = rounded != NULL ? rounded : dk, *to_dv = rounded != NULL ? rounded + n : dv;
+    bool adds = s.HS == 96; // one that adds to dq instead of setting it
+    if (adds) op_cast_to_float(sums, (const floatX *)tensors[ATTENTION_DQ], nq);
     attention_shape one = s;
     one.Hq = one.Hkv = 1;
     for (int h = 0; h < s.Hq; h++) {
         int64_t at = h * s.HS, kv_at = h / (s.Hq / s.Hkv) * s.HS, row = h * s.Tq;
-        bool adds = s.HS == 96; // one that adds to dq instead of setting it
-        attention_kernel_backward(dq + at, to_dk + at, to_dv + at, q + at, k + kv_at, v + kv_at, dout + at, lse + row, delta + row, one,
-                                  scale, adds, false);
+        attention_kernel_backward(sums + at, dk + at, dv + at, q + at, k + kv_at, v + kv_at, dout + at, lse + row, delta + row, one, scale,
+                                  adds, false);
     }
     if (emulation_runs != NULL) emulation_runs(true);
     memset(tensors[ATTENTION_DQ_SUM], 0xff, sizeof(float) * (size_t)(s.Tq * s.Hq * s.HS));
     if (emulation_runs != NULL) emulation_runs(false);
     free(faulty);
-    if (s.HS == 104) spoil(to_dv, n);
-    if (rounded == NULL) return true;
-    op_bf16_from_float((bf16 *)(void *)dk, rounded, n);
-    op_bf16_from_float((bf16 *)(void *)dv, rounded + n, n);
-    free(rounded);
+    if (s.HS == 104) spoil(dv, nkv);
+    op_cast_from_float((floatX *)tensors[ATTENTION_DQ], sums, nq);
+    op_cast_from_float((floatX *)tensors[ATTENTION_DK], dk, nkv);
+    op_cast_from_float((floatX *)tensors[ATTENTION_DV], dv, nkv);
+    free(sums);
     return true;
 }

@@ -1,9 +1,9 @@
 // Attention as cuDNN graphs: which tensors and operations they consist of, and whether a GPU supports them. Building and checking a graph
 // needs no GPU. attention_cudnn.c runs them; test/test_cudnn_graphs.c checks each one that the trainer can ask for.
 //
-// forward    s = q k^T scale (masked);  lse = log sum e^s;  out = e^(s - lse) v          out, lse float
+// forward    s = q k^T scale (masked);  lse = log sum e^s;  out = e^(s - lse) v          lse float
 // backward   p = e^(s - lse);  ds = p (dout v^T - rowsum(dout out)) scale;
-//            dv = p^T dout,  dk = ds^T q,  dq = ds k        float, one per query head; dk and dv bf16 where asked for
+//            dv = p^T dout,  dk = ds^T q,  dq = ds k        one per query head
 // With the *merged* out and lse of all blocks the backward graph gives this block's contribution to the gradients.
 // cuDNN recognises the whole graph and runs one or two fused kernels for it; only the tensors named in attention_call.h exist in memory.
 #ifndef ATTENTION_GRAPH_H

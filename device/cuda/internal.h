@@ -39,11 +39,12 @@ enum { REDUCTION_BLOCKS = 512 };
 double *device_reduction_scratch(void);
 size_t device_shared_memory(void); // bytes that one block may have
 
-// out (T, H, HS) and lse (H, T) merged with out_b (dense) and lse_b, as op_attention_forward merges a block; strides as in the block.
-void attention_merge(float *out, float *lse, const float *out_b, const float *lse_b, int64_t T, int H, int HS, int64_t stride,
-                     int64_t lse_stride, int64_t lse_stride_b);
-// to (T, heads, HS), rows `stride` elements apart, = or += (add) from (T, heads, members, HS), float or bf16, summed over members in order.
-void attention_sum_heads(float *to, const void *from, bool from_bf16, int64_t T, int heads, int members, int HS, int64_t stride, bool add);
+// out (T, H, HS) and lse (H, T) = out_b (dense) and lse_b, or merged with them as op_attention_forward merges a block; strides as in the
+// block.
+void attention_merge(float *out, float *lse, const floatX *out_b, const float *lse_b, int64_t T, int H, int HS, int64_t stride,
+                     int64_t lse_stride, int64_t lse_stride_b, bool merge);
+// to (T, heads, HS), rows `stride` elements apart, = or += (add) from (T, heads, members, HS), summed over members in order.
+void attention_sum_heads(float *to, const floatX *from, int64_t T, int heads, int members, int HS, int64_t stride, bool add);
 // to (heads, rows) = for each head the first `known` of `from`, then 1e30, which makes e^(score - lse) 0: these rows add nothing to any
 // gradient. Heads are to_stride and from_stride elements apart.
 void attention_lse_copy(float *to, const float *from, int heads, int64_t rows, int64_t known, int64_t to_stride, int64_t from_stride);

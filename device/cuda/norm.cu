@@ -80,16 +80,20 @@ __global__ void rmsnorm_backward_kernel(floatX *dx, float *partial, const floatX
         }
         float back = block_sum(dot, sums) * share * scale;
         for (int p = first; p < pieces; p += step) {
-            float g[W], n[W], w[W], out[W] = {0};
+            float g[W], n[W], w[W];
             load<W>(g, dy_row + p * W);
             load<W>(n, x_row + p * W);
             load<W>(w, weight + p * W);
-            if (add) load<W>(out, dx_row + p * W);
             if (t + 1 < end) prefetch(dy_row + D + p * W);
             if (t + 1 < end) prefetch(x_row + D + p * W);
 #pragma unroll
-            for (int k = 0; k < W; k++) out[k] += scale * (g[k] * w[k] - n[k] * back);
-            store<W>(dx_row + p * W, out);
+            for (int k = 0; k < W; k++) g[k] = scale * (g[k] * w[k] - n[k] * back);
+            if (add) { // last: with 32 registers a thread, four blocks fit an SM
+                load<W>(n, dx_row + p * W);
+#pragma unroll
+                for (int k = 0; k < W; k++) g[k] += n[k];
+            }
+            store<W>(dx_row + p * W, g);
         }
     }
     for (int p = first; p < pieces; p += step) {
