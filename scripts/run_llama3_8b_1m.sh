@@ -8,7 +8,7 @@
 #   documents attention stays within a document, which begins with token 128000 (<|begin_of_text|>); DOCUMENTS='' lets them see each other
 #   grid      dp 2 x hp 8 x cp 2; ZeRO 8/8/32; recompute selective
 #   memory    52.7 GiB of a GPU by the dry run, 23 GiB of host memory a node, 22 of them for the state that is being saved
-#   expected  TGS 511, MFU 44.9 %, 1027 s a step, 142.6 h in all: predicted by --plan for the cluster h100, whose
+#   expected  TGS 511, MFU 44.9 %, 1026 s a step, 142.5 h in all: predicted by --plan for the cluster h100, whose
 #             figures are 0 measured, 8 datasheet, 20 estimate. Not measured. For whole sequences: documents take less time.
 #
 #   one machine, or an allocation that mpirun knows:  MODEL=Meta-Llama-3-8B DATA='data/long*.bin' scripts/run_llama3_8b_1m.sh

@@ -8,7 +8,7 @@
 #   documents attention stays within a document, which begins with token 128000 (<|begin_of_text|>); DOCUMENTS='' lets them see each other
 #   grid      dp 2 x hp 4 x cp 1; ZeRO 8/8/8; recompute none, offload
 #   memory    44.4 GiB of a GPU by the dry run, 1542 GiB of host memory a node, 90 of them for the state that is being saved
-#   expected  TGS 1817, MFU 46.2 %, 1154 s a step, 160.3 h in all: predicted by --plan for the cluster h100, whose
+#   expected  TGS 1819, MFU 46.2 %, 1153 s a step, 160.2 h in all: predicted by --plan for the cluster h100, whose
 #             figures are 0 measured, 8 datasheet, 20 estimate. Not measured. For whole sequences: documents take less time.
 #
 #   one machine, or an allocation that mpirun knows:  MODEL=Meta-Llama-3-8B DATA='data/long*.bin' scripts/run_llama3_8b_256k.sh
