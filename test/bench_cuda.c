@@ -461,6 +461,9 @@ int main(int argc, char **argv) {
         if (small) bench_kernels(32, 64, 4, 2, 16, 96, 100);
         else bench_kernels(32768, 4096, 32, 8, 128, 14336, 128256);
     }
+    if (attention_call_possible() && op_attention_calls() > 0 && attention_test_engine_tiles() == 0)
+        printf("note: %s has computed no block: all figures of attention are those of the hand-written kernels\n",
+               op_attention_engine(false));
     device_stop();
     return EXIT_OK;
 }

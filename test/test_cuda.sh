@@ -143,7 +143,7 @@ check 'an error of NCCL does, too' ends_with 1 'NCCL: a fake error' \
 # --recompute auto where one GPU has less memory: all ranks choose the same recompute, because recompute repeats transfers.
 printf '%0.sabcdefgh ' $(seq 2000) | tokens_of data
 unequal() {
-    env FAKE_CUDA_POOR=1:73600 TRAIN_LLAMA_TIMEOUT=20 mpirun -np 2 "${faked[@]}" --train-data "$dir/data.bin" --seq-len 1024 --steps 1 \
+    env FAKE_CUDA_POOR=1:73200 TRAIN_LLAMA_TIMEOUT=20 mpirun -np 2 "${faked[@]}" --train-data "$dir/data.bin" --seq-len 1024 --steps 1 \
         --hp 2 >"$dir/unequal" &&
         grep -q '1 layers keep all, 1 selective' "$dir/unequal"
 }

@@ -31,12 +31,14 @@ bool attention_call(attention_shape s, void *const tensors[ATTENTION_TENSORS], f
                  *v = (const floatX *)tensors[ATTENTION_V];
     float *lse = (float *)tensors[ATTENTION_LSE];
     int64_t nq = s.Tq * s.Hq * s.HS, nkv = s.Tk * s.Hq * s.HS;
-    float *sums = HOST_NEW(float, nq + 2 * nkv), *dk = sums + nq, *dv = dk + nkv; // sums: of out or dq
+    int64_t floats = nq + (s.backward ? 2 * nkv : 0); // results, which are then rounded: out, or dq, dk and dv
+    float *sums = (float *)device_alloc(sizeof(float) * (size_t)floats), *dk = sums + nq, *dv = dk + nkv;
+    if (sums == NULL) comm_abort("the emulated attention engine is out of memory: %lld floats", (long long)floats);
     if (!s.backward) {
         attention_kernel_forward(sums, lse, q, k, v, s, scale, false);
         if (s.HS == 88) spoil(lse, s.Hq * s.Tq);
         op_cast_from_float((floatX *)tensors[ATTENTION_OUT], sums, nq);
-        free(sums);
+        device_free(sums);
         return true;
     }
     const floatX *out = (const floatX *)tensors[ATTENTION_OUT], *dout = (const floatX *)tensors[ATTENTION_DOUT];
@@ -63,6 +65,6 @@ bool attention_call(attention_shape s, void *const tensors[ATTENTION_TENSORS], f
     op_cast_from_float((floatX *)tensors[ATTENTION_DQ], sums, nq);
     op_cast_from_float((floatX *)tensors[ATTENTION_DK], dk, nkv);
     op_cast_from_float((floatX *)tensors[ATTENTION_DV], dv, nkv);
-    free(sums);
+    device_free(sums);
     return true;
 }
