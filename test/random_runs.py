@@ -30,8 +30,9 @@ def bounds_of(bf16, wire):
     # Float: sums in another order, three steps of AdamW. wire: 7e-5, 2e-3 in 40 pairs. bf16: two digits, gradients that nearly cancel,
     # another arg max.
     loss, norm = (3e-3, 6e-2) if bf16 else (3e-4, 1e-2) if wire else (2e-5, 3e-4)
+    needle = max(loss, 1e-3) if wire else loss  # of a few digits; wire: 4.4e-4 in one of 80 pairs, and 2e-7 with the same pair in float
     others = {"needle_accuracy": math.inf, "sample_tokens": math.inf} if bf16 or wire else {}
-    return {"loss": loss, "val_loss": loss, "val_loss_by_position": loss, "needle_loss": loss, "grad_norm": norm, **others}
+    return {"loss": loss, "val_loss": loss, "val_loss_by_position": loss, "needle_loss": needle, "grad_norm": norm, **others}
 
 
 def apart(one, here, bounds):
