@@ -237,7 +237,7 @@ the plan is within 5 % of the measured memory, from some 50 MB on (`test/test_me
 more.
 
 - All categories are in GiB of one GPU, for bf16 with fp32 gradients, moments and master weights. The scratch memory of attention,
-  at most 768 MiB, is that of cuDNN for Hopper; other GPUs need no more.
+  at most 900 MiB, is that of cuDNN for Hopper; other GPUs need no more.
 - GPU: 78e9 or 141e9 bytes, which leaves 7 GB or more of the real device to the driver, the libraries, and NCCL (2.6 GiB for SeqAlltoAll
   of 8 GPUs alone).
 - In all: the sum, with data and the scratch of ZeRO. Memory that buffers share at different times counts once, for the first of them.

@@ -128,7 +128,7 @@ void op_attention_backward(float *dq, float *dk, float *dv, const floatX *q, con
 // query head; float: the library's sum of dq, and its own), but at most DEVICE_ATTENTION_SCRATCH, because larger blocks are cut
 // (attention_call.h).
 size_t op_attention_scratch(attention_block block, bool backward);
-#define DEVICE_ATTENTION_SCRATCH ((int64_t)768 << 20)
+#define DEVICE_ATTENTION_SCRATCH ((int64_t)900 << 20) // backward calls of four heads of 128 with 128K rows, of two with 256K, one with 512K
 int64_t op_attention_calls(void); // calls of op_attention_forward by this rank since start (for tests)
 int64_t op_attention_tiles(void); // tiles of scores since start, both directions, without those that documents skip; CUDA: not counted, 0
 const char *op_attention_engine(bool documents); // for the start-up print: what computes a block (documents: one with a boundary in it)

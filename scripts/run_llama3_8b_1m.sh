@@ -7,7 +7,7 @@
 #             overrides. Others: "NTK-aware" scaling 6.91e+07; Gradient's models have 2.07e8 for 256K, 1.06e9 for 512K, 2.80e9 for 1M.
 #   documents attention stays within a document, which begins with token 128000 (<|begin_of_text|>); DOCUMENTS='' lets them see each other
 #   grid      dp 2 x hp 8 x cp 2; ZeRO 8/8/32; recompute selective
-#   memory    52.7 GiB of a GPU by the dry run, 23 GiB of host memory a node, 22 of them for the state that is being saved
+#   memory    52.8 GiB of a GPU by the dry run, 23 GiB of host memory a node, 22 of them for the state that is being saved
 #   expected  TGS 511, MFU 44.9 %, 1026 s a step, 142.5 h in all: predicted by --plan for the cluster h100, whose
 #             figures are 0 measured, 8 datasheet, 20 estimate. Not measured. For whole sequences: documents take less time.
 #

@@ -837,8 +837,8 @@ static void test_call_sizes(void) {
         {1 << 17, 32, 8, 128, 4096, 2048, false, 1 << 17},                // fits
         {1 << 20, 32, 8, 16, 12000, 2048, false, 174848},                 // 2^31 elements of q are 178956 rows: six tiles
         {1 << 20, 32, 8, 16, 2048, 12000, false, 174848},                 // of k
-        {1 << 20, 4, 1, 128, 512, 256, false, BF16 ? 349568 : 1 << 18},   // scratch of one head's backward call: 447392 rows (313593)
-        {1 << 20, 8, 1, 128, 1024, 256, false, BF16 ? 349568 : 174848},   // of one group's forward call: 387166 rows (195084)
+        {1 << 20, 4, 1, 128, 512, 256, false, BF16 ? 524288 : 349568},    // scratch of one head's backward call: 524288 rows (367491)
+        {1 << 20, 8, 1, 128, 1024, 256, false, BF16 ? 349568 : 209792},    // of one group's forward call: 453710 rows (228614)
         {1 << 20, 4, 1, 64, 256, 128, true, 65536},
         {1 << 20, 4, 1, 128, 512, 256, true, 65536},
         {1 << 20, 4, 1, 256, 1024, 512, true, 32768},
