@@ -348,7 +348,8 @@ bool attention_engine_agrees(int HS, bool documents, bool backward) {
     static struct {
         bool known, right[2];
     } checks[2][DEVICE_HEAD_SIZE_MAX + 1];
-    if (!attention_call_possible() || HS > DEVICE_HEAD_SIZE_MAX || (documents && !attention_engine_agrees(HS, false, backward))) return false;
+    if (!attention_call_possible() || HS > DEVICE_HEAD_SIZE_MAX) return false;
+    if (documents && !attention_engine_agrees(HS, false, backward)) return false;
     if (!checks[documents][HS].known) check_engine(HS, documents, checks[documents][HS].right);
     checks[documents][HS].known = true;
     return checks[documents][HS].right[backward];

@@ -67,9 +67,9 @@ bool attention_shape_equal(attention_shape a, attention_shape b);
 // a group and blocks, are in float.
 int64_t attention_tile_rows(attention_block block);
 attention_part attention_call_part(bool backward, int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS); // the largest that one call takes
-// On Blackwell tiles have at most 65536 rows, and K and V of a head 32 MiB: before 9.21.1 causal forward calls "could hang with extremely long sequence lengths"
-// (release notes, which name no length). On sm_103 a call of 131072 keys hung with 16 heads of 128, and not with 8 heads of 64
-// (TransformerEngine issue 3285).
+// On Blackwell tiles have at most 65536 rows, and K and V of a head 32 MiB: before 9.21.1 causal forward calls "could hang with extremely
+// long sequence lengths" (release notes, which name no length). On sm_103 a call of 131072 keys hung with 16 heads of 128, and not with 8
+// heads of 64 (TransformerEngine issue 3285).
 void attention_use_blackwell(bool yes);
 // device_use_deterministic for attention: the hand-written kernels compute the backward pass. cuDNN's, asked to be deterministic, takes no
 // memory for a fixed order in these graphs, so there is no sign that it has one.
