@@ -490,6 +490,7 @@ points() { # N...: these points of gpu_points, each in a step of its own
     for point in "$@"; do
         case $point in
         1) step 'point 1 and 3' 90 $points "${small[@]}" 1 ;;
+        5) step 'point 5' 90 $points "${small[@]}" 5 ;; # forward attention of 9e15 products alone
         6) gpu_only; step 'point 6' 60 $points "${small[@]}" 6 "$properties" ;;
         *) step "point $point" 60 $points "${small[@]}" $point ;;
         esac
