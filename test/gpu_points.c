@@ -213,7 +213,7 @@ static void point_1_and_3(void) {
     three_ways(small ? 100 : 8000, 8, 2, 128, true, small ? 30 : 1500, false); // the last tile is cut short; boundaries lie inside tiles
     three_ways(small ? 100 : 5000, 8, 8, 64, true, small ? 7 : 333, false);
     attention_test_documents(small ? 16 : 512);
-    three_ways(small ? 100 : 16000, 4, 1, 128, true, small ? 40 : 5100, !small); // documents in pieces that go to the library, if of 512 rows or more
+    three_ways(small ? 100 : 16000, 4, 1, 128, true, small ? 40 : 5100, !small); // pieces for the library, if of 512 rows or more
     attention_test_documents(0);
 }
 
