@@ -1185,6 +1185,7 @@ static void call_rope_back(call_tensors *c) {
 static void call_heads(call_tensors *c) { op_heads_pack(X(0), X(1), ROWS, head_layout_make(2, 4, 2, 16)); }
 static void call_heads_back(call_tensors *c) { op_heads_unpack(X(0), X(1), ROWS, head_layout_make(2, 4, 2, 16)); }
 static void call_merge(call_tensors *c) { attention_merge(F(0), F(1), X(2), F(3), ROWS, 4, 16, COLUMNS, ROWS, ROWS, true); }
+static void call_sum_heads(call_tensors *c) { attention_sum_heads(F(0), X(1), ROWS, 2, 2, 16, COLUMNS, true); }
 static attention_block call_block(int Hkv) { // one head of 64, as tensor cores take it, or four of 16
     attention_block b = {.Tq = ROWS, .Tk = ROWS, .lse_stride = ROWS, .Hq = Hkv, .Hkv = Hkv, .HS = COLUMNS / Hkv, .q_stride = COLUMNS,
                          .sum_stride = COLUMNS, .kv_stride = COLUMNS, .scale = 0.1f, .causal = true};
@@ -1227,6 +1228,7 @@ static void test_addresses(void) {
         {"op_heads_pack", call_heads, 2, {S, S}, {N, N}},
         {"op_heads_unpack", call_heads_back, 2, {S, S}, {N, N}},
         {"attention_merge", call_merge, 4, {4, 4, S, 4}, {N, 4 * ROWS, N, 4 * ROWS}},
+        {"attention_sum_heads", call_sum_heads, 2, {4, S}, {N, N}},
         {"op_attention_delta", call_delta, 3, {4, S, S}, {4 * ROWS, N, N}},
         {"op_attention_forward", call_attention, 5, {4, 4, S, S, S}, {N, ROWS, N, N, N}},
         {"op_attention_backward", call_attention_back, 9, {4, 4, 4, S, S, S, S, 4, 4}, {N, N, N, N, N, N, N, ROWS, ROWS}},
