@@ -132,7 +132,7 @@ static inline const floatX *attention_2d_slice_start(attention_2d *a, int q, con
     slice->kv = q / group;
     if (a->kv_slice == NULL) return kv;
     bool is_there = q % group != 0; // for an earlier slice of the group
-    if (!is_there) op_copy_rows(a->kv_slice, kv + slice->kv * HS, a->ring.Hkv * HS, 2 * a->Tc, slice->Hkv * HS);
+    if (!is_there) op_copy_rows(a->kv_slice, slice->Hkv * HS, kv + slice->kv * HS, a->ring.Hkv * HS, 2 * a->Tc, slice->Hkv * HS);
     return a->kv_slice;
 }
 // Second part: saved.out and saved.lse from saved.q and saved.kv.
@@ -140,6 +140,7 @@ static inline void attention_2d_ring_forward(attention_2d *a, attention_saved sa
     int64_t HS = a->heads.HS, Hq = a->ring.slice.Hq;
     for (int q = 0; q < a->heads.Hq; q += a->ring.slice.Hq) {
         const floatX *kv = attention_2d_slice_start(a, q, saved.kv);
+        if (double_ring_forward_alone(&a->ring, saved.out, saved.lse, saved.q, kv, saved.documents)) continue;
         double_ring_forward(&a->ring, a->out_float, saved.lse, saved.q, kv, saved.documents);
         op_cast_rows(saved.out + q * HS, a->heads.Hq * HS, a->out_float, a->Tc, Hq * HS);
     }
@@ -184,8 +185,10 @@ static inline void attention_2d_backward_ring(attention_2d *a, floatX *dout, att
         next = q + a->ring.slice.Hq;
         const floatX *kv = attention_2d_slice_start(a, q, saved.kv);
         op_attention_delta(a->delta + q * a->Tc, saved.out + q * HS, dout + q * HS, double_ring_whole(&a->ring));
-        double_ring_backward(&a->ring, &t, kv);
-        op_cast_rows(saved.q + q * HS, a->heads.Hq * HS, t.dq, a->Tc, Hq * HS);
+        if (!double_ring_backward_alone(&a->ring, &t, saved.q, kv)) {
+            double_ring_backward(&a->ring, &t, kv);
+            op_cast_rows(saved.q + q * HS, a->heads.Hq * HS, t.dq, a->Tc, Hq * HS);
+        }
         bool group_is_complete = next % (a->ring.Hq / a->ring.Hkv) == 0, last_hop = a->g->shape.cp > 1 && next == a->heads.Hq;
         if (group_is_complete && !last_hop) attention_2d_slice_home(a, saved);
     }

@@ -223,6 +223,31 @@ static inline void double_ring_block_backward(double_ring *r, const double_ring_
     trace_compute("attention backward", k, began);
 }
 
+// cp == 1 and no documents: the slice's attention in one call of an engine, with results that are final (op_attention_forward_alone).
+// False: nothing was done. out (Tc, Hq, HS) floatX, dq too, which may be t->q; otherwise as double_ring_forward and double_ring_backward.
+static inline bool double_ring_forward_alone(double_ring *r, floatX *out, float *lse, const floatX *q, const floatX *kv,
+                                             document_rows documents) {
+    double began = trace_now();
+    int64_t at = (int64_t)r->slice.q * r->HS, v_at = (int64_t)r->slice.Hkv * r->HS;
+    if (r->g->shape.cp > 1 || documents.host != NULL ||
+        !op_attention_forward_alone(out + at, lse + r->slice.q * r->Tc, q + at, kv, kv + v_at, double_ring_whole(r), r->scratch))
+        return false;
+    r->blocks++;
+    trace_compute("attention forward", 0, began);
+    return true;
+}
+static inline bool double_ring_backward_alone(double_ring *r, const double_ring_queries *t, floatX *dq, const floatX *kv) {
+    double began = trace_now();
+    int64_t at = (int64_t)r->slice.q * r->HS, v_at = (int64_t)r->slice.Hkv * r->HS, row_at = r->slice.q * r->Tc;
+    if (r->g->shape.cp > 1 || t->documents.host != NULL ||
+        !op_attention_backward_alone(dq + at, r->dkv, r->dkv + v_at, t->q + at, kv, kv + v_at, t->out + at, t->dout + at, t->lse + row_at,
+                                     t->delta + row_at, double_ring_whole(r), r->slice.q % (r->Hq / r->Hkv) != 0, r->scratch))
+        return false;
+    r->blocks++;
+    trace_compute("attention backward", 0, began);
+    return true;
+}
+
 // The four rings: communicator, name in the trace.
 static inline comm *double_ring_group(const grid *g, comm_kind ring) {
     return ring == COMM_KV_INNER ? g->kv_inner : ring == COMM_KV_OUTER ? g->kv_outer : ring == COMM_DKV_INNER ? g->dkv_inner : g->dkv_outer;

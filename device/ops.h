@@ -124,6 +124,13 @@ void op_attention_delta(float *delta, const floatX *out, const floatX *dout, att
 void op_attention_backward(float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *out,
                            const floatX *dout, const float *lse, const float *delta, attention_block block, bool add_dq, bool add_dkv,
                            void *scratch);
+// A block of all that its queries see, without documents: where nothing is to be merged or summed, an engine's results are final as they
+// are. out, or dq, (Tq, Hq, HS) floatX, rows q_stride apart; dq may be q itself. False: nothing was done, and the functions above must.
+bool op_attention_forward_alone(floatX *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_block block,
+                                void *scratch);
+bool op_attention_backward_alone(floatX *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *out,
+                                 const floatX *dout, const float *lse, const float *delta, attention_block block, bool add_dkv,
+                                 void *scratch);
 // Bytes: enough for every call with Tq and Tk up to the block's. On a GPU 14 bytes for each element of dq (bf16: dq, dk and dv of every
 // query head; float: the library's sum of dq, and its own), but at most DEVICE_ATTENTION_SCRATCH, because larger blocks are cut
 // (attention_call.h).
@@ -145,9 +152,9 @@ void op_cross_entropy(float *losses, floatX *logits, const int32_t *labels, int6
 
 // ---- numbers ----
 void op_cast_from_float(floatX *to, const float *from, int64_t n); // round to nearest even; to == from allowed when floatX is float
-// The same into rows that lie to_stride >= width apart; and a copy from rows that lie from_stride >= width apart.
+// The same into rows that lie to_stride >= width apart; and a copy of rows that lie from_stride apart into others.
 void op_cast_rows(floatX *to, int64_t to_stride, const float *from, int64_t rows, int64_t width);
-void op_copy_rows(floatX *to, const floatX *from, int64_t from_stride, int64_t rows, int64_t width);
+void op_copy_rows(floatX *to, int64_t to_stride, const floatX *from, int64_t from_stride, int64_t rows, int64_t width);
 void op_cast_to_float(float *to, const floatX *from, int64_t n);
 void op_add_float(float *to, const float *from, int64_t n);        // to +=
 void op_bf16_from_float(bf16 *to, const float *from, int64_t n);   // for transfers, whatever floatX is: to nearest even, NaN stays NaN

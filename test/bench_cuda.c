@@ -360,7 +360,8 @@ static void bench_kernels(int64_t T, int D, int H, int Hkv, int HS, int F, int V
         KERNEL("attention delta", 2 * X * heads, op_attention_delta(rows, a, b, block_of(T, H, Hkv, HS)));
         KERNEL("float to bf16", (4 + X) * heads, op_cast_from_float(a, x, T * H * HS));
         KERNEL("float to bf16, some heads", (4 + X) * n * l.group * HS, op_cast_rows(a, (int64_t)H * HS, x, T, (int64_t)l.group * HS));
-        KERNEL("half the heads of KV", 4 * X * n * (Hkv / 2) * HS, op_copy_rows(a, b, (int64_t)Hkv * HS, 2 * T, (int64_t)(Hkv / 2) * HS));
+        KERNEL("half the heads of KV", 4 * X * n * (Hkv / 2) * HS,
+               op_copy_rows(a, (int64_t)(Hkv / 2) * HS, b, (int64_t)Hkv * HS, 2 * T, (int64_t)(Hkv / 2) * HS));
         KERNEL("add in float", 12 * heads, op_add_float(x, y, T * H * HS));
         KERNEL("sum of squares", 4 * heads, op_sum_squares((double *)(void *)rows, x, T * H * HS));
     } else printf("kernels: do not fit\n");

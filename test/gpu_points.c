@@ -424,8 +424,8 @@ static void point_5_rows(void) {
     same("RoPE backward", qkv + before * width, alone, (size_t)(rows * width * X));
     op_rope_unpack_backward(alone, q, kv, table, T, l, before, rows);
     same("RoPE backward of a range", qkv + before * width, alone, (size_t)(rows * width * X));
-    op_copy_rows(q, qkv, width, T, D);
-    op_copy_rows(q_alone, qkv + before * width, width, rows, D);
+    op_copy_rows(q, D, qkv, width, T, D);
+    op_copy_rows(q_alone, D, qkv + before * width, width, rows, D);
     same("rows of some heads", q + before * D, q_alone, (size_t)(rows * D * X));
     device_free(kv);
     device_free(q);

@@ -192,7 +192,7 @@ static void test_cast_rows(int64_t rows, int64_t width, int64_t gap, int to_offs
           (long long)rows, (long long)width, (long long)stride, to_offset, from_offset, settings);
     floatX *back = (floatX *)device_alloc(sizeof(floatX) * (size_t)(n + from_offset + 1));
     for (int64_t i = 0; i < n + from_offset + 1; i++) back[i] = mark;
-    op_copy_rows(back + from_offset, to + to_offset, stride, rows, width);
+    op_copy_rows(back + from_offset, width, to + to_offset, stride, rows, width);
     device_synchronize();
     wrong = memcmp(back + from_offset, flat, sizeof mark * (size_t)n) != 0 || memcmp(back + from_offset + n, &mark, sizeof mark) != 0;
     for (int i = 0; i < from_offset; i++) wrong += memcmp(&back[i], &mark, sizeof mark) != 0;
@@ -773,6 +773,67 @@ static void test_slices_of_heads(int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS
     attention_free(&a);
 }
 
+static bool engine_compiles(void) { return strcmp(op_attention_engine(false), "cuDNN") == 0; }
+
+// op_attention_*_alone, which gives its results in floatX at once: the same bits as by way of the float sums (backward passes of a GPU's
+// engine: the same within its rounding, because it adds in varying order). dq takes the place of q. What the engine or the rules do not
+// take leaves everything as it was. taken: whether this is taken.
+static void test_alone(int64_t T, int Hq, int Hkv, int HS, bool causal, int gap, int documents, bool taken) {
+    char text[160];
+    snprintf(text, sizeof text, "attention that is alone, %lld rows, heads %d on %d of %d%s, gap %d", (long long)T, Hq, Hkv, HS,
+             causal ? ", causal" : "", gap);
+    tell(text);
+    attention_case a = attention_make(T, T, Hq, Hkv, HS, causal, gap, 0, 41, documents);
+    attention_block b = a.b;
+    int64_t width = (int64_t)Hq * HS, kv_width = (int64_t)Hkv * HS;
+    if (documents == 0) b.lse_stride = T;
+    taken = taken && attention_call_possible();
+    tensor sum = tensor_new(a.nsum, false), lse = marked(a.nlse, 0.25f), lse_alone = marked(a.nlse, 0.25f), delta = marked(a.nlse, 0);
+    tensor out = tensor_random(a.nq, true, 7, 1), dq = tensor_random(a.nq, true, 8, 1), alone[2]; // random: what lies between the rows
+    tensor kv[4] = {marked(a.nkv, 1), marked(a.nkv, 1), marked(a.nkv, 1), marked(a.nkv, 1)}; // dk, dv; of the call that is alone
+    for (int i = 0; i < 2; i++) alone[i] = tensor_new(a.nq, true);
+    void *scratch = attention_scratch(b);
+    op_attention_forward(sum.f, lse.f, a.q.x, a.k.x, a.v.x, b, false, scratch);
+    device_synchronize();
+    memcpy(alone[0].x, out.x, sizeof(floatX) * (size_t)a.nq);
+    op_cast_rows(out.x, b.q_stride, sum.f, T, width);
+    bool took = op_attention_forward_alone(alone[0].x, lse_alone.f, a.q.x, a.k.x, a.v.x, b, scratch);
+    device_synchronize();
+    CHECK(took == taken, "op_attention_forward_alone: %staken: %s", took ? "" : "not ", text);
+    CHECK(took == (memcmp(alone[0].x, out.x, sizeof(floatX) * (size_t)a.nq) == 0) &&
+              took == (memcmp(lse_alone.f, lse.f, sizeof(float) * (size_t)a.nlse) == 0),
+          "op_attention_forward_alone: %s: %s", took ? "other results" : "not taken, but there are results", text);
+
+    op_attention_delta(delta.f, out.x, a.dout.x, b);
+    op_attention_backward(sum.f, kv[0].f, kv[1].f, a.q.x, a.k.x, a.v.x, out.x, a.dout.x, lse.f, delta.f, b, false, true, scratch);
+    device_synchronize();
+    memcpy(alone[1].x, a.q.x, sizeof(floatX) * (size_t)a.nq);
+    memcpy(dq.x, a.q.x, sizeof(floatX) * (size_t)a.nq);
+    op_cast_rows(dq.x, b.q_stride, sum.f, T, width);
+    took = op_attention_backward_alone(alone[1].x, kv[2].f, kv[3].f, alone[1].x, a.k.x, a.v.x, out.x, a.dout.x, lse.f, delta.f, b, true,
+                                       scratch);
+    device_synchronize();
+    CHECK(took == taken, "op_attention_backward_alone: %staken: %s", took ? "" : "not ", text);
+    double most = 0, size = 0; // of the differences; of the gradients
+    for (int64_t i = 0; i < a.nq; i++) {
+        double x = stored_float(alone[1].x[i]), y = stored_float(dq.x[i]);
+        if (i % b.q_stride >= width) CHECK(x == y, "op_attention_backward_alone writes between the rows: %s", text);
+        most = fmax(most, fabs(x - y));
+        size = fmax(size, fabs(y));
+    }
+    for (int n = 0; n < 2; n++)
+        for (int64_t i = 0; i < a.nkv; i++) {
+            if (i % b.kv_stride >= kv_width) CHECK(kv[2 + n].f[i] == 1, "op_attention_backward_alone writes between the rows: %s", text);
+            most = fmax(most, fabs((double)kv[2 + n].f[i] - (double)kv[n].f[i]));
+        }
+    CHECK(took ? most <= (engine_compiles() ? size / 128 : 0) : most > size / 8,
+          "op_attention_backward_alone: gradients differ by %.1e of %.1e: %s", most, size, text);
+    device_free(scratch);
+    tensor all[12] = {sum, lse, lse_alone, delta, out, dq, alone[0], alone[1], kv[0], kv[1], kv[2], kv[3]};
+    for (int i = 0; i < 12; i++) tensor_free(all[i]);
+    attention_free(&a);
+}
+
 // test_attention on packed documents; and how many tiles of a pass go to the engine, in pieces of 128, 256, ... rows (it makes one pass
 // forward and BACKWARD_PASSES backward).
 static bool small_calls; // attention_test_limits has cut calls as small as they can be
@@ -1070,7 +1131,6 @@ static void test_products(void) {
 }
 
 // cuDNN takes half a second to compile a shape, so a GPU skips shapes that show nothing there.
-static bool engine_compiles(void) { return strcmp(op_attention_engine(false), "cuDNN") == 0; }
 
 // ---- addresses: each tensor of an operation alone begins between two multiples of 16 bytes, where vectors of 16 bytes fault ----
 
@@ -1166,7 +1226,7 @@ static void call_round(call_tensors *c) {
 }
 static void call_cast_from(call_tensors *c) { op_cast_from_float(X(0), F(1), c->n[0]); }
 static void call_cast_rows(call_tensors *c) { op_cast_rows(X(0), COLUMNS, F(1), ROWS, COLUMNS / 2); }
-static void call_copy_rows(call_tensors *c) { op_copy_rows(X(0), X(1), COLUMNS, ROWS, COLUMNS / 2); }
+static void call_copy_rows(call_tensors *c) { op_copy_rows(X(0), COLUMNS / 2, X(1), COLUMNS, ROWS, COLUMNS / 2); }
 static void call_cast_to(call_tensors *c) { op_cast_to_float(F(0), X(1), c->n[0]); }
 static void call_add(call_tensors *c) { op_add_float(F(0), F(1), c->n[0]); }
 static void call_wire(call_tensors *c) { op_bf16_from_float((bf16 *)c->at[0], F(1), c->n[0]); }
@@ -1366,7 +1426,13 @@ int main(int argc, char **argv) {
             test_slices_of_heads(256, 256, 8, 2, 16, true, 0, 0, 1, 1);
             test_slices_of_heads(256, 128, 8, 2, 8, false, 8, 0, 1, 2);
             test_slices_of_heads(128, 256, 4, 4, 16, false, 0, 0, 2, 1);
+            if (!KERNELS_ALONE) { // cut: the least limits leave 128 rows of a head, and two heads do not divide three
+                test_alone(128, 4, 2, 16, true, 0, 0, true);
+                test_alone(128, 4, 4, 16, false, 8, 0, true);
+                test_alone(256, 6, 3, 8, true, 8, 0, cut == 0);
+            }
             if (engine_compiles() || KERNELS_ALONE) continue; // the kernels' launches are those of the shorter blocks above
+            test_alone(128, 4, 2, 40, true, 0, 0, false); // the emulated engine does not take it
             test_attention(256, 256, 4, 2, 40, true, 8, 0, 0); // the emulated engine does not take it
             test_attention(128, 256, 2, 2, 40, false, 0, 8, 0);
         }
@@ -1400,6 +1466,9 @@ int main(int argc, char **argv) {
         tell("products");
         test_products();
         if (KERNELS_ALONE) continue;
+        test_alone(100, 2, 2, 16, true, 0, 0, false);   // rows that the engine is not asked for
+        test_alone(128, 2, 2, 20, true, 0, 0, false);   // a head size
+        test_alone(256, 2, 2, 16, true, 0, 100, false); // documents
         test_engine_takes();
         if (!TEST_SANITIZED) test_attention(256, 256, 4, 2, 48, true, 0, 0, 0); // the emulated engine takes it and computes it wrongly
 #ifdef DEVICE_EMULATED

@@ -888,7 +888,7 @@ static void test_cast_rows(int64_t rows, int64_t width, int64_t gap) {
     CHECK(wrong == 0, "cast of %lld rows of %lld, %lld apart: %lld wrong", (long long)rows, (long long)width,
           (long long)stride, (long long)wrong);
     float *back = floats(n + 1);
-    op_copy_rows(back, to + 1, stride, rows, width);
+    op_copy_rows(back, width, to + 1, stride, rows, width);
     CHECK(same_bits(back, flat, n) && isnan(back[n]),
           "copy of %lld rows of %lld, %lld apart", (long long)rows, (long long)width, (long long)stride);
     drop(x), drop(flat), drop(to), drop(back);

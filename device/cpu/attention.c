@@ -285,6 +285,19 @@ void op_attention_forward(float *out, float *lse, const floatX *q, const floatX 
 
 // ---- backward ----
 
+bool op_attention_forward_alone(floatX *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_block b,
+                                void *scratch) {
+    (void)out; (void)lse; (void)q; (void)k; (void)v; (void)b; (void)scratch;
+    return false; // floatX is float: there is nothing to gain
+}
+bool op_attention_backward_alone(floatX *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *out,
+                                 const floatX *dout, const float *lse, const float *delta, attention_block b, bool add_dkv,
+                                 void *scratch) {
+    (void)dq; (void)dk; (void)dv; (void)q; (void)k; (void)v; (void)out; (void)dout; (void)lse; (void)delta; (void)b; (void)add_dkv;
+    (void)scratch;
+    return false;
+}
+
 void op_attention_delta(float *delta, const floatX *out, const floatX *dout, attention_block b) {
 #pragma omp parallel for schedule(static) if (b.Tq * b.Hq * b.HS > PARALLEL_ELEMENTS)
     for (int64_t t = 0; t < b.Tq; t++) {

@@ -253,8 +253,8 @@ static void move_rows(float *to, int64_t to_stride, const float *from, int64_t f
 void op_cast_rows(floatX *to, int64_t to_stride, const float *from, int64_t rows, int64_t width) {
     move_rows(to, to_stride, from, width, rows, width);
 }
-void op_copy_rows(floatX *to, const floatX *from, int64_t from_stride, int64_t rows, int64_t width) {
-    move_rows(to, width, from, from_stride, rows, width);
+void op_copy_rows(floatX *to, int64_t to_stride, const floatX *from, int64_t from_stride, int64_t rows, int64_t width) {
+    move_rows(to, to_stride, from, from_stride, rows, width);
 }
 void op_round(floatX *to, const float *from, int64_t n, rounding_rule how) {
     (void)how;

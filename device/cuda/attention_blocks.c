@@ -26,7 +26,7 @@ attention_shape attention_whole_shape(attention_block b) {
 }
 bool attention_shape_equal(attention_shape a, attention_shape b) {
     return a.backward == b.backward && a.causal == b.causal && a.Tq == b.Tq && a.Tk == b.Tk && a.Hq == b.Hq && a.Hkv == b.Hkv &&
-           a.HS == b.HS && a.q_stride == b.q_stride && a.kv_stride == b.kv_stride;
+           a.HS == b.HS && a.q_stride == b.q_stride && a.kv_stride == b.kv_stride && a.sum_stride == b.sum_stride;
 }
 
 static int64_t most_elements = INT32_MAX, most_scratch = DEVICE_ATTENTION_SCRATCH;
@@ -58,6 +58,7 @@ int64_t attention_tile_rows(attention_block b) {
 attention_part attention_call_part(bool backward, int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS) {
     int64_t heads = max_i64(1, most_scratch / max_i64(call_bytes(backward, Tq, Tk, HS), 1));
     attention_part part = {(int)max_i64(1, min_i64(heads * Hkv / Hq, Hkv)), Hq / Hkv};
+    while (Hkv % part.kv != 0) part.kv--; // all calls of a block have one shape
     while (backward && (part.members > heads || Hq / Hkv % part.members != 0)) part.members--; // part of a group: must divide it
     return part;
 }
@@ -116,24 +117,30 @@ static size_t call_scratch(attention_block b, bool backward, attention_part part
 // ---- a tile: loops over parts of the key/value heads ----
 
 // The tensors of a block, or of a part of it: forward_from and backward_from leave out the first rows and heads of queries and keys.
+// `alone`: where out or dq go in floatX, rows q_stride apart (op_attention_*_alone); the float ones are then NULL. Else it is NULL.
 typedef struct {
     float *out, *lse;
     const floatX *q, *k, *v;
+    floatX *alone;
 } forward_tensors;
 static forward_tensors forward_from(forward_tensors t, attention_block b, int64_t query, int64_t key, int64_t head, int64_t kv_head) {
     int64_t q = query * b.q_stride + head * b.HS, kv = key * b.kv_stride + kv_head * b.HS;
-    forward_tensors from = {t.out + query * b.sum_stride + head * b.HS, t.lse + head * b.lse_stride + query, t.q + q, t.k + kv, t.v + kv};
+    bool alone = t.alone != NULL;
+    forward_tensors from = {alone ? NULL : t.out + query * b.sum_stride + head * b.HS, t.lse + head * b.lse_stride + query, t.q + q,
+                            t.k + kv, t.v + kv, alone ? t.alone + q : NULL};
     return from;
 }
 typedef struct {
     float *dq, *dk, *dv;
     const floatX *q, *k, *v, *out, *dout;
     const float *lse, *delta;
+    floatX *alone;
 } backward_tensors;
 static backward_tensors backward_from(backward_tensors t, attention_block b, int64_t query, int64_t key, int64_t head, int64_t kv_head) {
     int64_t q = query * b.q_stride + head * b.HS, kv = key * b.kv_stride + kv_head * b.HS, lse = head * b.lse_stride + query;
-    backward_tensors from = {t.dq + query * b.sum_stride + head * b.HS, t.dk + kv, t.dv + kv, t.q + q, t.k + kv, t.v + kv, t.out + q,
-                             t.dout + q, t.lse + lse, t.delta + lse};
+    bool alone = t.alone != NULL;
+    backward_tensors from = {alone ? NULL : t.dq + query * b.sum_stride + head * b.HS, t.dk + kv, t.dv + kv, t.q + q, t.k + kv, t.v + kv,
+                             t.out + q, t.dout + q, t.lse + lse, t.delta + lse, alone ? t.alone + q : NULL};
     return from;
 }
 
@@ -156,19 +163,24 @@ static attention_block part_of(attention_block b, attention_part part) { // the 
 }
 // b: the rows that are wanted. The engine computes Tq and Tk rows, which may be more. Its results go to scratch, dense, and from there into
 // the sums. Its lse is dense because cuDNN assumed that whatever strides it was given (forward before 9.12, backward before 9.26).
-static void forward_tile(forward_tensors tile, attention_block b, int64_t Tq, int64_t Tk, bool merge, void *scratch) {
+// What the engine does not take is done by hand; if the tile is alone, it is not done, and the answer is false.
+static bool forward_tile(forward_tensors tile, attention_block b, int64_t Tq, int64_t Tk, bool merge, void *scratch) {
     int group = b.Hq / b.Hkv;
     bool taken = false;
     attention_block asked = b;
     asked.Tq = Tq;
     asked.Tk = Tk;
-    attention_part most = attention_call_part(false, Tq, Tk, b.Hq, b.Hkv, b.HS);
-    for (int kv = 0; kv < b.Hkv; kv += most.kv) {
-        attention_part part = {(int)min_i64(most.kv, b.Hkv - kv), group};
+    attention_part part = attention_call_part(false, Tq, Tk, b.Hq, b.Hkv, b.HS);
+    for (int kv = 0; kv < b.Hkv; kv += part.kv) {
         forward_tensors t = forward_from(tile, b, 0, 0, (int64_t)kv * group, kv);
         attention_shape s = attention_call_shape(asked, false, part);
         scratch_memory m = {(char *)scratch, 0};
         forward_scratch f = forward_take(&m, s);
+        if (t.alone != NULL) {
+            s.sum_stride = b.q_stride;
+            f.out = t.alone;
+            f.lse = t.lse;
+        }
         void *tensors[ATTENTION_TENSORS] = {NULL};
         tensors[ATTENTION_Q] = (void *)t.q;
         tensors[ATTENTION_K] = (void *)t.k;
@@ -176,24 +188,27 @@ static void forward_tile(forward_tensors tile, attention_block b, int64_t Tq, in
         tensors[ATTENTION_OUT] = f.out;
         tensors[ATTENTION_LSE] = f.lse;
         if (attention_call(s, tensors, b.scale, f.workspace)) {
-            attention_merge(t.out, t.lse, f.out, f.lse, b.Tq, s.Hq, b.HS, b.sum_stride, b.lse_stride, s.Tq, merge);
+            if (t.alone == NULL)
+                attention_merge(t.out, t.lse, f.out, f.lse, b.Tq, s.Hq, b.HS, b.sum_stride, b.lse_stride, s.Tq, merge);
             taken = true;
+        } else if (t.alone != NULL) {
+            return false;
         } else {
             forward_by_hand(t, part_of(b, part), merge);
         }
     }
     engine_tiles += taken;
+    return taken;
 }
-static void backward_tile(backward_tensors tile, attention_block b, int64_t Tq, int64_t Tk, bool add_dq, bool add_dkv, void *scratch) {
+static bool backward_tile(backward_tensors tile, attention_block b, int64_t Tq, int64_t Tk, bool add_dq, bool add_dkv, void *scratch) {
     int group = b.Hq / b.Hkv;
     bool taken = false;
     attention_block asked = b;
     asked.Tq = Tq;
     asked.Tk = Tk;
-    attention_part most = attention_call_part(true, Tq, Tk, b.Hq, b.Hkv, b.HS);
-    for (int kv = 0; kv < b.Hkv; kv += most.kv)
-        for (int member = 0; member < group; member += most.members) {
-            attention_part part = {(int)min_i64(most.kv, b.Hkv - kv), most.members};
+    attention_part part = attention_call_part(true, Tq, Tk, b.Hq, b.Hkv, b.HS);
+    for (int kv = 0; kv < b.Hkv; kv += part.kv)
+        for (int member = 0; member < group; member += part.members) {
             backward_tensors t = backward_from(tile, b, 0, 0, (int64_t)kv * group + member, kv);
             bool adds = add_dkv || member > 0, lse_is_dense = b.lse_stride == Tq && b.Tq == Tq && (uintptr_t)t.lse % 16 == 0;
             attention_shape s = attention_call_shape(asked, true, part);
@@ -213,15 +228,19 @@ static void backward_tile(backward_tensors tile, attention_block b, int64_t Tq, 
             tensors[ATTENTION_DV] = f.dv;
             tensors[ATTENTION_DELTA] = f.delta;
             if (attention_call(s, tensors, b.scale, f.workspace)) {
-                attention_sum_heads(t.dq, f.dq, b.Tq, s.Hq, 1, b.HS, b.sum_stride, add_dq);
+                if (t.alone != NULL) op_copy_rows(t.alone, b.q_stride, f.dq, s.sum_stride, b.Tq, s.sum_stride); // not sooner: may be q
+                else attention_sum_heads(t.dq, f.dq, b.Tq, s.Hq, 1, b.HS, b.sum_stride, add_dq);
                 attention_sum_heads(t.dk, f.dk, b.Tk, part.kv, part.members, b.HS, b.kv_stride, adds);
                 attention_sum_heads(t.dv, f.dv, b.Tk, part.kv, part.members, b.HS, b.kv_stride, adds);
                 taken = true;
+            } else if (t.alone != NULL) {
+                return false;
             } else {
                 backward_by_hand(t, part_of(b, part), add_dq, adds);
             }
         }
     engine_tiles += taken;
+    return taken;
 }
 
 // ---- is the engine right? ----
@@ -307,12 +326,12 @@ static void engine_differences(int HS, bool documents, bool low, double worst[4]
         float *scratch = (float *)(void *)(m.at + m.used);
         attention_lse_copy(scratch, scratch, 1, (int64_t)(bytes - m.used) / 4, 0, 0, 0);
         attention_shape s = attention_whole_shape(b);
-        forward_tensors f = {e[0], e[1], q, kv, kv + v_at};
+        forward_tensors f = {e[0], e[1], q, kv, kv + v_at, NULL};
         forward_tile(f, b, queries, keys, false, scratch);
         attention_kernel_forward(h[0], h[1], q, kv, kv + v_at, s, b.scale, false);
         op_cast_from_float(out, h[0], nq);
         attention_kernel_delta(delta, out, dout, s);
-        backward_tensors g = {e[2], e[3], e[3] + v_at, q, kv, kv + v_at, out, dout, h[1], delta};
+        backward_tensors g = {e[2], e[3], e[3] + v_at, q, kv, kv + v_at, out, dout, h[1], delta, NULL};
         if (!deterministic) backward_tile(g, b, queries, keys, false, false, scratch);
         attention_kernel_backward(h[2], h[3], h[3] + v_at, q, kv, kv + v_at, dout, h[1], delta, s, b.scale, false, false);
         for (int i = 0; i < (deterministic ? 2 : 4); i++) worst[i] = fmax(worst[i], difference(e[i], h[i], sizes[i]));
@@ -464,7 +483,7 @@ static int64_t attention_calls_made;
 
 void op_attention_forward(float *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_block block, bool merge,
                           void *scratch) {
-    forward_tensors all = {out, lse, q, k, v};
+    forward_tensors all = {out, lse, q, k, v, NULL};
     bool engine = is_for_engine(block, false, (uintptr_t)q | (uintptr_t)k | (uintptr_t)v);
     attention_calls_made++;
     int64_t at = 0;
@@ -486,7 +505,7 @@ void op_attention_forward(float *out, float *lse, const floatX *q, const floatX 
 void op_attention_backward(float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *out,
                            const floatX *dout, const float *lse, const float *delta, attention_block block, bool add_dq, bool add_dkv,
                            void *scratch) {
-    backward_tensors all = {dq, dk, dv, q, k, v, out, dout, lse, delta};
+    backward_tensors all = {dq, dk, dv, q, k, v, out, dout, lse, delta, NULL};
     uintptr_t addresses = (uintptr_t)q | (uintptr_t)k | (uintptr_t)v | (uintptr_t)out | (uintptr_t)dout;
     bool engine = !deterministic && is_for_engine(block, true, addresses);
     int64_t at = 0;
@@ -505,6 +524,28 @@ void op_attention_backward(float *dq, float *dk, float *dv, const floatX *q, con
                 else backward_tile(t, tile_of(&p, i, j), i.asked, j.asked, adds_dq, adds_dkv, scratch);
             }
     } while (at < block.Tq);
+}
+
+// One tile, whose calls have one shape: if the engine takes the first it takes all.
+static bool is_alone(attention_block b, bool backward, uintptr_t addresses) {
+    return b.documents.first == NULL && attention_tile_rows(b) >= max_i64(b.Tq, b.Tk) && b.lse_stride == b.Tq &&
+           is_for_engine(b, backward, addresses);
+}
+bool op_attention_forward_alone(floatX *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_block block,
+                                void *scratch) {
+    forward_tensors all = {NULL, lse, q, k, v, out};
+    if (!is_alone(block, false, (uintptr_t)q | (uintptr_t)k | (uintptr_t)v | (uintptr_t)out | (uintptr_t)lse) ||
+        !forward_tile(all, block, block.Tq, block.Tk, false, scratch))
+        return false;
+    attention_calls_made++;
+    return true;
+}
+bool op_attention_backward_alone(floatX *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *out,
+                                 const floatX *dout, const float *lse, const float *delta, attention_block block, bool add_dkv,
+                                 void *scratch) {
+    backward_tensors all = {NULL, dk, dv, q, k, v, out, dout, lse, delta, dq};
+    uintptr_t addresses = (uintptr_t)q | (uintptr_t)k | (uintptr_t)v | (uintptr_t)out | (uintptr_t)dout;
+    return !deterministic && is_alone(block, true, addresses) && backward_tile(all, block, block.Tq, block.Tk, false, add_dkv, scratch);
 }
 
 size_t op_attention_scratch(attention_block block, bool backward) {

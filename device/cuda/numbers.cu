@@ -52,12 +52,13 @@ template <int W> __global__ void cast_rows_kernel(floatX *to, int64_t to_stride,
     load<W>(x, from + i);
     store<W>(to + i / width * to_stride + i % width, x);
 }
-template <int W> __global__ void copy_rows_kernel(floatX *to, const floatX *from, int64_t from_stride, int64_t n, int64_t width) {
+template <int W>
+__global__ void copy_rows_kernel(floatX *to, int64_t to_stride, const floatX *from, int64_t from_stride, int64_t n, int64_t width) {
     int64_t i;
     if (flat_range<W>(n, &i) == 0) return;
     float x[W];
     load<W>(x, from + i / width * from_stride + i % width);
-    store<W>(to + i, x);
+    store<W>(to + i / width * to_stride + i % width, x);
 }
 template <int W> __global__ void cast_to_float_kernel(float *to, const floatX *from, int64_t n) { cast_flat<W>(to, from, n); }
 template <int W> __global__ void bf16_from_float_kernel(bf16 *to, const float *from, int64_t n) { cast_flat<W>(to, from, n); }
@@ -72,10 +73,11 @@ void op_cast_rows(floatX *to, int64_t to_stride, const float *from, int64_t rows
     LAUNCH_FLAT(cast_rows_kernel, FLOAT_PACK, aligned16(to) && aligned16(from) && width % FLOAT_PACK == 0 && to_stride % FLOAT_PACK == 0,
                 n, to, to_stride, from, n, width);
 }
-void op_copy_rows(floatX *to, const floatX *from, int64_t from_stride, int64_t rows, int64_t width) {
+void op_copy_rows(floatX *to, int64_t to_stride, const floatX *from, int64_t from_stride, int64_t rows, int64_t width) {
     int64_t n = rows * width;
-    LAUNCH_FLAT(copy_rows_kernel, PACK, aligned16(to) && aligned16(from) && width % PACK == 0 && from_stride % PACK == 0,
-                n, to, from, from_stride, n, width);
+    LAUNCH_FLAT(copy_rows_kernel, PACK,
+                aligned16(to) && aligned16(from) && width % PACK == 0 && to_stride % PACK == 0 && from_stride % PACK == 0,
+                n, to, to_stride, from, from_stride, n, width);
 }
 void op_cast_to_float(float *to, const floatX *from, int64_t n) {
     LAUNCH_FLAT(cast_to_float_kernel, FLOAT_PACK, aligned16(to) && aligned16(from), n, to, from, n);
