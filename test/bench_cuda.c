@@ -1,15 +1,17 @@
 // Rates of the CUDA device's operations on the shapes of Llama-3-8B, all in one run of one process:
-//   products    matrix products in TFLOP/s and in % of the largest rate that a square product of 8192 reaches here; and what they lose
-//               while transfers hold SMs (see most_ctas in comm_nccl.c), when they leave SMs to them, and when they add to gradients
+//   products    matrix products in TFLOP/s and in % of the largest rate that a square product of 8192 reaches here
 //   attention   in TFLOP/s (causal pairs only, backward 2.5 times forward) and in % of the same rate, by cuDNN and by the hand-written
-//               kernels; also on packed documents, and while transfers hold SMs
+//               kernels; also on packed documents
+//   beside      what both lose while other kernels hold SMs, as transfers do (see most_ctas in comm_nccl.c), also where products leave SMs
+//               to them; and which property of such a kernel costs how much
 //   kernels     kernels that move memory, in GB/s and in % of what a copy on the device reaches
 //   limits      what the products and the attention of a step of gpu_check.sh's two models take by themselves: no step can be faster
-//     build/cuda/test/bench_cuda [products|attention|kernels|limits]...     nothing named: all four
+//     build/cuda/test/bench_cuda [products|attention|beside|kernels|limits]...     nothing named: all
 //     build/emulated/test/bench_cuda small                            tiny sizes: shows that the program works; the figures are meaningless
 // Figures are best/median of the repetitions. A shape that does not fit the device's memory is named and left out.
 #include "../device/cuda/attention_call.h"
 #include "bench.h"
+#include "hold_sms.h"
 
 enum { RUNS = 7 };
 static bool small;
@@ -47,12 +49,9 @@ static float *floats(int64_t n) {
     return x;
 }
 
-// From here on `sms` SMs run nothing of ours, as if transfers of NCCL held them; 0: none. Returns the seconds until all are held. What is
-// timed then must have run before, because a first run may wait for all that runs. Not in emulation.
+// What is timed while SMs are held must have run before, because a first run may wait for all that runs. Nothing is held in emulation.
 #if defined DEVICE_EMULATED || defined WITHOUT_GPU
-static double hold_sms(int sms) { return 1e-9 * sms; }
-#else
-double hold_sms(int sms); // hold_sms.cu
+double hold_sms(int sms, hold_kind kind) { return (void)kind, 1e-9 * sms; }
 #endif
 enum { HELD = 8 }; // SMs of a ring of few ranks, or of a gather
 
@@ -87,8 +86,8 @@ enum { HELD = 8 }; // SMs of a ring of few ranks, or of a gather
         work;                                                                                                                    \
         work;                                                                                                                    \
         for (double began = device_seconds(); device_seconds() < began + 0.1 * t.median;) {}                                     \
-        printf("   %3.0f %%", 100 * hold_sms(held) / t.median);                                                            \
-        hold_sms(0);                                                                                                             \
+        printf("   %3.0f %%", 100 * hold_sms(held, HOLD_AS_NCCL) / t.median);                                                    \
+        hold_sms(0, HOLD_AS_NCCL);                                                                                               \
         device_synchronize();                                                                                                    \
     } while (0)
 
@@ -136,16 +135,41 @@ static void bench_product_beside(int64_t T, int64_t in, int64_t out) {
         linear_test_sms_left(left[i / 2]);
         op_init_normal(x, 1, 9, 0, T * in, 1);
         device_synchronize();
-        hold_sms(held);
+        hold_sms(held, HOLD_AS_NCCL);
         time_products(x, w, y, dw, T, in, out);
         TIME(t, op_linear_backward_weight(dw, y, x, T, in, out, false));
-        hold_sms(0);
+        hold_sms(0, HOLD_AS_NCCL);
         print_flops(t, flops);
         if (held > 0) PRINT_WAIT(t, held, op_linear_backward_weight(dw, y, x, T, in, out, false));
         printf("\n");
         fflush(stdout);
     }
     linear_test_sms_left(0);
+    end_memory();
+}
+
+// One product of each direction, and attention by hand, while kernels of each kind hold SMs.
+static void bench_holding(int64_t T, int64_t in, int64_t out, int64_t rows, int Hq, int Hkv, int HS) {
+    static const char *const kinds[HOLD_KINDS] = {"as NCCL", "low priority", "asks the device", "no shared memory", "one warp"};
+    attention_block b = block_of(rows, Hq, Hkv, HS);
+    attention_shape s = attention_whole_shape(b);
+    begin_memory();
+    floatX *x = stored(T * in), *w = stored(in * out), *y = stored(T * out);
+    floatX *q = stored(rows * b.q_stride), *kv = stored(rows * b.kv_stride);
+    float *dw = floats(in * out), *sums = floats(rows * b.q_stride), *lse = floats(rows * Hq);
+    timing t;
+    for (int kind = -1; fits && kind < HOLD_KINDS; kind++) {
+        printf("%-17s", kind < 0 ? "nothing" : kinds[kind]);
+        op_init_normal(x, 1, 9, 0, T * in, 1);
+        device_synchronize();
+        hold_sms(kind < 0 ? 0 : HELD, (hold_kind)max_i64(kind, 0));
+        time_products(x, w, y, dw, T, in, out);
+        TIME(t, (void)attention_mma_forward(sums, lse, q, kv, kv + (int64_t)Hkv * HS, s, b.scale, false));
+        print_flops(t, 2.0 * (double)rows * (double)rows * Hq * HS);
+        hold_sms(0, HOLD_AS_NCCL);
+        printf("\n");
+        fflush(stdout);
+    }
     end_memory();
 }
 
@@ -173,7 +197,7 @@ static void bench_attention(int64_t T, int Hq, int Hkv, int HS, int64_t document
             b.documents.split = T;
         }
         device_synchronize();
-        hold_sms((int)max_i64(held, 0));
+        hold_sms((int)max_i64(held, 0), HOLD_AS_NCCL);
         TIME(forward, op_attention_forward(out, lse, q, kv, kv + v, b, false, scratch));
         print_flops(forward, flops);
         op_cast_from_float(out_x, out, T * b.q_stride);
@@ -187,7 +211,7 @@ static void bench_attention(int64_t T, int Hq, int Hkv, int HS, int64_t document
             TIME(t, (void)attention_mma_backward(dq, dkv, dkv + v, q, kv, kv + v, dout, lse, delta, s, b.scale, false, false));
             print_flops(t, 2.5 * flops);
         }
-        hold_sms(0);
+        hold_sms(0, HOLD_AS_NCCL);
         if (held >= 0) printf("   %8d", held);
         else if (documents > 0) printf("   %8lld", (long long)documents);
         else printf("   %8.1f", (double)backward_bytes / 1048576);
@@ -268,17 +292,19 @@ static double attention_limit(int64_t T, int Hq, int Hkv, int HS) {
     attention_block b = block_of(T, Hq, Hkv, HS);
     timing forward = {0, 0}, backward = {0, 0};
     begin_memory();
-    floatX *q = stored(T * b.q_stride), *kv = stored(T * b.kv_stride), *out_x = stored(T * b.q_stride), *dout = stored(T * b.q_stride);
-    float *out = floats(T * b.q_stride), *dq = floats(T * b.q_stride), *dkv = floats(T * b.kv_stride), *lse = floats(T * Hq);
-    float *delta = floats(T * Hq);
+    floatX *q = stored(T * b.q_stride), *kv = stored(T * b.kv_stride), *out = stored(T * b.q_stride), *dout = stored(T * b.q_stride);
+    floatX *dq = stored(T * b.q_stride);
+    float *sums = floats(T * b.q_stride), *dkv = floats(T * b.kv_stride), *lse = floats(T * Hq), *delta = floats(T * Hq);
     size_t forward_bytes = op_attention_scratch(b, false), backward_bytes = op_attention_scratch(b, true);
     void *scratch = piece(forward_bytes > backward_bytes ? forward_bytes : backward_bytes);
     int64_t v = (int64_t)Hkv * HS;
-    if (fits) {
-        TIME(forward, op_attention_forward(out, lse, q, kv, kv + v, b, false, scratch));
-        op_cast_from_float(out_x, out, T * b.q_stride);
-        op_attention_delta(delta, out_x, dout, b);
-        TIME(backward, op_attention_backward(dq, dkv, dkv + v, q, kv, kv + v, out_x, dout, lse, delta, b, false, false, scratch));
+    if (fits) { // as a run without a ring
+        TIME(forward, if (!op_attention_forward_alone(out, lse, q, kv, kv + v, b, scratch))
+                          op_attention_forward(sums, lse, q, kv, kv + v, b, false, scratch));
+        op_attention_delta(delta, out, dout, b);
+        TIME(backward,
+             if (!op_attention_backward_alone(dq, dkv, dkv + v, q, kv, kv + v, out, dout, lse, delta, b, false, scratch))
+                 op_attention_backward(sums, dkv, dkv + v, q, kv, kv + v, out, dout, lse, delta, b, false, false, scratch));
     }
     end_memory();
     return forward.median + backward.median;
@@ -390,15 +416,16 @@ static void bench_kernels(int64_t T, int D, int H, int Hkv, int HS, int F, int V
 
 int main(int argc, char **argv) {
     error_text error = {"", 0};
-    bool products = argc < 2, attention = argc < 2, kernels = argc < 2, limits = argc < 2;
+    bool products = argc < 2, attention = argc < 2, beside = argc < 2, kernels = argc < 2, limits = argc < 2;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "products") == 0) products = true;
+        else if (strcmp(argv[i], "beside") == 0) beside = true;
         else if (strcmp(argv[i], "attention") == 0) attention = true;
         else if (strcmp(argv[i], "kernels") == 0) kernels = true;
         else if (strcmp(argv[i], "limits") == 0) limits = true;
-        else if (strcmp(argv[i], "small") == 0) small = products = attention = kernels = limits = true;
+        else if (strcmp(argv[i], "small") == 0) small = products = attention = beside = kernels = limits = true;
         else {
-            fprintf(stderr, "error: unknown argument %s; legal values are products, attention, kernels, limits, small\n", argv[i]);
+            fprintf(stderr, "error: unknown argument %s; legal values are products, attention, beside, kernels, limits, small\n", argv[i]);
             return EXIT_USER_ERROR;
         }
     }
@@ -412,6 +439,7 @@ int main(int argc, char **argv) {
     if (!small)
         printf("square product of 8192: %.1f TFLOP/s, %.0f %% of the data sheet\n", peak * 1e-12,
                device_peak_flops() > 0 ? 100 * peak / device_peak_flops() : 0.0);
+    const int Hq = small ? 2 : 32, Hkv = small ? 1 : 8, HS = small ? 64 : 128;
     if (products) {
         static const int shapes[][2] = {{4096, 6144}, {4096, 4096}, {4096, 28672}, {14336, 4096}, {4096, 128256}};
         printf("\nlinear: TFLOP/s and %% of the square product\n%6s %6s %6s   %-21s   %-21s   %s\n", "T", "in", "out", "y = x w^T",
@@ -420,14 +448,21 @@ int main(int argc, char **argv) {
             for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
                 bench_product(T, small ? shapes[s][0] / 64 : shapes[s][0], small ? shapes[s][1] / 64 : shapes[s][1]);
     }
-    if (products) {
+    if (beside) {
+        printf("\nbeside 8 SMs that are held, by kind of the kernel that holds them: TFLOP/s and %% of the square product\n%-17s   %-21s   "
+               "%-21s   %-21s   %s\n", "held", "y = x w^T", "dx = dy w", "dw += dy^T x", "attention by hand");
+        if (small) bench_holding(64, 64, 448, 128, 2, 1, 64);
+        else bench_holding(8192, 4096, 28672, 16384, 32, 8, 128);
         printf("\nlinear beside communication: SMs left to it, SMs that it holds\n%6s %6s %6s %4s %4s   %-21s   %-21s   %-21s   %s\n", "T",
                "in", "out", "left", "held", "y = x w^T", "dx = dy w", "dw += dy^T x", "dw = dy^T x             waits beside it");
         for (int i = 0; i < 2; i++)
             bench_product_beside(small ? 64 : 8192, (i == 0 ? 4096 : 14336) / (small ? 64 : 1), (i == 0 ? 28672 : 4096) / (small ? 64 : 1));
+        printf("\nattention while transfers hold SMs: TFLOP/s and %% of the square product\n%6s %4s %4s %4s   %-21s   %-21s   %-21s   "
+               "%-21s   SMs held, waits beside forward, backward\n",
+               "T", "H", "Hkv", "HS", op_attention_engine(false), "backward", "by hand, forward", "backward");
+        for (int held = 0; held <= 2 * HELD; held += HELD) bench_attention(small ? 256 : 32768, Hq, Hkv, HS, 0, held);
     }
     if (attention) {
-        int Hq = small ? 2 : 32, Hkv = small ? 1 : 8, HS = small ? 64 : 128;
         printf("\nattention, causal: TFLOP/s and %% of the square product\n%6s %4s %4s %4s   %-21s   %-21s   %-21s   %-21s   %s\n", "T",
                "H", "Hkv", "HS", op_attention_engine(false), "backward", "by hand, forward", "backward", "scratch MB");
         for (int64_t T = small ? 128 : 2048; T <= (small ? 256 : 131072); T *= 2) bench_attention(T, Hq, Hkv, HS, 0, -1);
@@ -435,9 +470,6 @@ int main(int argc, char **argv) {
         attention_test_limits(0, small ? 1 << 20 : (int64_t)6 << 30);
         bench_attention(small ? 256 : 131072, Hq, Hkv, HS, 0, -1);
         attention_test_limits(0, 0);
-        printf("\nwhile transfers hold SMs: the same\n%6s %4s %4s %4s   %-21s   %-21s   %-21s   %-21s   %s\n", "T", "H", "Hkv",
-               "HS", op_attention_engine(false), "backward", "by hand, forward", "backward", "SMs held, waits beside forward, backward");
-        for (int held = 0; held <= 2 * HELD; held += HELD) bench_attention(small ? 256 : 32768, Hq, Hkv, HS, 0, held);
         printf("\npacked documents (%s): the same, of what is seen\n%6s %4s %4s %4s   %-21s   %-21s   %-21s   %-21s   %s\n",
                op_attention_engine(true), "T", "H", "Hkv", "HS", "forward", "backward", "by hand, forward", "backward", "tokens each");
         int64_t documents[] = {1024, 4096, 5000, 16384};

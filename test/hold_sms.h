@@ -1,0 +1,17 @@
+// SMs that are kept from other kernels, as transfers keep them (hold_sms.cu; bench_cuda).
+#ifndef HOLD_SMS_H
+#define HOLD_SMS_H
+
+// As NCCL's kernels: high priority, all shared memory of an SM, 640 threads, asks the host's memory whether to end. The others each differ
+// in one thing, to find what costs other kernels how much.
+typedef enum { HOLD_AS_NCCL, HOLD_LOW_PRIORITY, HOLD_ASKS_DEVICE, HOLD_NO_SHARED, HOLD_ONE_WARP, HOLD_KINDS } hold_kind;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+// Ends what holds SMs, and then holds so many of them (at most 64; 0: none), on each a block. Returns the seconds until all were held.
+double hold_sms(int sms, hold_kind kind);
+#ifdef __cplusplus
+}
+#endif
+#endif
