@@ -472,8 +472,8 @@ int main(int argc, char **argv) {
         attention_test_limits(0, 0);
         printf("\npacked documents (%s): the same, of what is seen\n%6s %4s %4s %4s   %-21s   %-21s   %-21s   %-21s   %s\n",
                op_attention_engine(true), "T", "H", "Hkv", "HS", "forward", "backward", "by hand, forward", "backward", "tokens each");
-        int64_t documents[] = {1024, 4096, 5000, 16384};
-        for (int i = 0; i < (small ? 1 : 4); i++) bench_attention(small ? 120 : 65536, Hq, Hkv, HS, small ? 40 : documents[i], -1);
+        int64_t documents[] = {1024, 2048, 4096, 5000, 16384};
+        for (int i = 0; i < (small ? 1 : 5); i++) bench_attention(small ? 120 : 65536, Hq, Hkv, HS, small ? 40 : documents[i], -1);
     }
     if (limits) {
         printf("\na ring of N over S tokens, its longest kind of step, ms: forward alone, merged, the merge alone, on top; "

@@ -34,10 +34,11 @@ void attention_test_limits(int64_t elements, int64_t scratch_bytes) {
     most_elements = elements > 0 ? elements : INT32_MAX;
     most_scratch = scratch_bytes > 0 ? scratch_bytes : DEVICE_ATTENTION_SCRATCH;
 }
-static int64_t least_rows = 512, least_work = (int64_t)1 << 34;
+#define LEAST_WORK ((int64_t)1 << 33)
+static int64_t least_rows = 512, least_work = LEAST_WORK;
 void attention_test_documents(int64_t rows) {
     least_rows = rows > 0 ? rows : 512;
-    least_work = rows > 0 ? 1 : (int64_t)1 << 34;
+    least_work = rows > 0 ? 1 : LEAST_WORK;
 }
 static int64_t engine_tiles;
 int64_t attention_test_engine_tiles(void) { return engine_tiles; }
