@@ -176,7 +176,6 @@ def main():
         model = Llama()
         angles = torch.arange(T)[:, None] * (500000.0 ** (-torch.arange(0, HS, 2) / HS))[None]
         cos, sin = angles.cos(), angles.sin()
-        samples = torch.randint(0, V, (args.grad_accum, 1, T + 1))
     parameters = list(model.parameters())
     if not args.autocast:
         masters = [p.detach().clone() for p in parameters]
@@ -199,13 +198,15 @@ def main():
         q, kv = [torch.empty((1, heads, T, HS), device=device, dtype=torch.bfloat16, requires_grad=True) for heads in (H, HKV)]
         chosen = SDPBackend(torch._fused_sdp_choice(q, kv, kv, is_causal=True, enable_gqa=True)).name
         del q, kv
-        print(f"torch {torch.__version__}, {torch.cuda.get_device_name() if cuda else 'CPU'}, {args.model}, "
+        on = f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}, cuDNN {torch.backends.cudnn.version()}" if cuda else "CPU"
+        print(f"torch {torch.__version__}, {on}, {args.model}, "
               f"{sum(p.numel() for p in model.parameters()) / 1e6:.1f}M parameters, bf16{' autocast' if args.autocast else ''}, "
               f"T {T} x {args.grad_accum}, {chosen}, recomputes {recomputed} of {L} layers, compiled {compiled}", flush=True)
 
         def whole_step():
             shown = 0
-            for tokens in samples:
+            for _ in range(args.grad_accum):  # new tokens each time: on memorized ones a GPU draws less power and clocks higher
+                tokens = torch.randint(0, V, (1, T + 1), device=device)
                 with torch.autocast(args.device, dtype=torch.bfloat16, enabled=args.autocast):
                     loss = model(tokens[:, :-1], tokens[:, 1:], cos, sin, recomputed)
                 loss.backward()

@@ -8,13 +8,14 @@
 #                                                           (the rest of ten minutes is for a killed step's log and the table)
 #   scripts/gpu_check.sh --preflight                        says what is here and what is missing (status 0 or 2); runs nothing
 #   scripts/gpu_check.sh --dry-run                          lists the steps, their time limits and commands; runs nothing
-#   scripts/gpu_check.sh --rest REPORT                      only the steps that did not pass in this report;
-#                                                           the new report begins with a copy of it
+#   scripts/gpu_check.sh --rest REPORT [--rest REPORT]...   only the steps that did not pass in these reports (the later one counts);
+#                                                           the new report begins with a copy of them
 #   scripts/gpu_check.sh --pack [toolkit]                   on a connected machine (Debian, Ubuntu): fetches into gpu_check_pack/
-#                                                           what a bare GPU machine may lack: make, Open MPI, cJSON and the CPU
-#                                                           device's results (some 30 MB); toolkit: also CUDA, cuDNN and NCCL
-#                                                           as wheels (2.3 GB). Copy the repository with this folder to the GPU
-#                                                           machine; the check takes from it what the machine lacks
+#                                                           what a bare GPU machine may lack: make, Open MPI, cJSON, the CPU
+#                                                           device's results and a compute-sanitizer without known errors
+#                                                           (some 45 MB); toolkit: also CUDA, cuDNN and NCCL as wheels
+#                                                           (2.3 GB). Copy the repository with this folder to the GPU machine;
+#                                                           the check takes from it what the machine lacks
 #   scripts/gpu_check.sh --rehearse                         the same steps without a GPU, with small sizes, over fakes of the
 #                                                           libraries and the emulated kernels: proves that the script and the
 #                                                           programs work, measures nothing
@@ -44,7 +45,7 @@ while [ $# -gt 0 ]; do
     --rest) [[ ${2:-/} == /* ]] || set -- "$1" "$from/$2" "${@:3}"
         grep -qs -m1 '^gpu_check of ' "${2:-}" ||
             { echo "error: --rest: the value is missing or is not a report of this check" >&2; exit 2; }
-        rest=$(cat "$2"); shift ;;
+        rest+=${rest:+$'\n\n'}$(cat "$2"); shift ;;
     --rehearse) mode=rehearse ;;
     --report) [ $# -ge 2 ] || { echo "error: --report: the value is missing; it must be a file name" >&2; exit 2; }
         report=$2; [[ $report == /* ]] || report=$from/$report
@@ -64,6 +65,7 @@ cores=$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc) # nproc obeys these, w
 have() { command -v "$1" >/dev/null 2>&1; }
 shared_memory() { echo $((0 + $(df -k --output=avail /dev/shm 2>/dev/null | tail -1))); } # KiB that are free
 open_mpi() { have mpirun && mpicc --showme:compile >/dev/null 2>&1; } # another MPI's mpicc does not know this
+cjson() { echo '#include <cjson/cJSON.h>' | gcc -E - >/dev/null 2>&1; }
 
 # ---- the pack ----
 
@@ -108,6 +110,14 @@ make_pack() {
     else
         echo "note: this machine has no pip: the GPU machine needs its own CUDA toolkit, cuDNN and NCCL"
     fi
+    # racecheck of 2025.3 (CUDA 13.0) fails in cuBLAS's kernels; 2026.4 (CUDA 13.5) does not, under a driver for 13.0, too. Only what it
+    # needs, and packed: 12 MB instead of 48.
+    if have python3 && python3 -m pip --version >/dev/null 2>&1 &&
+        python3 -m pip install --quiet --no-deps --target "$pack/wheel" 'nvidia-cuda-sanitizer-api>=13.5' &&
+        (cd "$pack"/wheel/nvidia/*/compute-sanitizer && tar -czf "$pack/sanitizer.tar.gz" compute-sanitizer TreeLauncher* lib*.so); then :
+    else echo "note: without compute-sanitizer, which is fetched with pip: the GPU machine needs its own"
+    fi
+    rm -rf "$pack/wheel"
     # The CPU device's results for compare_devices, so that the GPU machine needs no BLAS.
     make --no-print-directory DEVICE=cpu MPI=0 BUILD=build/cpu-pack build/cpu-pack/test/compare_devices >/dev/null &&
         build/cpu-pack/test/compare_devices write "$pack/reference" 1024 50 >/dev/null ||
@@ -115,7 +125,7 @@ make_pack() {
     echo "packed: $pack, $(du -sh "$pack" | cut -f1). Copy the folder $PWD to the GPU machine and run scripts/gpu_check.sh there."
 }
 make_options=()
-use_pack() { # takes from the pack what the machine lacks
+use_pack() { # takes from the pack what the machine lacks, piece by piece: other libraries of the pack would hide the machine's own
     local lib include
     [ -d "$pack/debian/usr" ] || return 0
     lib=$(dirname "$(find "$pack/debian/usr/lib" -maxdepth 2 -name 'libcjson.so*' | head -1)")
@@ -136,10 +146,14 @@ use_pack() { # takes from the pack what the machine lacks
         export PMIX_INSTALL_PREFIX=$lib/pmix2
         have ssh || have rsh || export OMPI_MCA_plm=isolated # Open MPI wants ssh or rsh, to reach other machines
         export OMPI_MCA_mca_base_component_show_load_errors=0 # of plugins for networks that this machine lacks
+        export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$lib:$lib/openmpi/lib # an empty entry would mean the working folder
     fi
-    # An empty entry would mean the working folder.
-    export CPATH=$include:$include/$(basename "$lib")${CPATH:+:$CPATH} LIBRARY_PATH=$lib${LIBRARY_PATH:+:$LIBRARY_PATH}
-    export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$lib:$lib/openmpi/lib
+    if ! cjson; then # in a folder of its own
+        mkdir -p "$pack/cjson/include"
+        cp -r "$include/cjson" "$pack/cjson/include" && cp -P "$lib"/libcjson.so* "$pack/cjson"
+        export CPATH=$pack/cjson/include${CPATH:+:$CPATH} LIBRARY_PATH=$pack/cjson${LIBRARY_PATH:+:$LIBRARY_PATH}
+        export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$pack/cjson
+    fi
     if ! have nvcc && [ ! -x /usr/local/cuda/bin/nvcc ]; then
         local home
         home=$(dirname "$(dirname "$(find "$pack/wheels" -name nvcc -type f 2>/dev/null | head -1)")")
@@ -177,24 +191,8 @@ source scripts/mpi_env.sh
 mpi=1 cudnn=1 notes=()
 open_mpi || { mpi=0 && notes+=('note: no Open MPI found; the build is for one rank'); }
 two_ranks() { mpirun_says=$(timeout -k 5 30 mpirun -np 2 true 2>&1 </dev/null); }
-loopback_up() { # which mpirun needs, and which root may switch on. A bare machine may lack `ip`, but not gcc
-    ip link set lo up 2>/dev/null && return
-    local program
-    program=$(mktemp) || return
-    gcc -x c - -o "$program" <<'EOF' 2>/dev/null && "$program"
-#include <net/if.h>
-#include <sys/ioctl.h>
-#include <sys/socket.h>
-int main(void) {
-    struct ifreq lo = {.ifr_name = "lo", .ifr_flags = IFF_UP | IFF_RUNNING};
-    return ioctl(socket(AF_INET, SOCK_DGRAM, 0), SIOCSIFFLAGS, &lo) != 0;
-}
-EOF
-    local status=$?
-    rm -f "$program"
-    return $status
-}
-if [ $mpi = 1 ] && [ $mode = check ] && ! two_ranks && ! { loopback_up && two_ranks; }; then
+# mpirun needs a loopback network, which root may switch on.
+if [ $mpi = 1 ] && [ $mode = check ] && ! two_ranks && ! { ip link set lo up 2>/dev/null && two_ranks; }; then
     notes+=("note: mpirun does not start two programs here; the build is for one rank. mpirun says: $(tail -n 8 <<<"$mpirun_says")")
     mpi=0
 fi
@@ -213,7 +211,7 @@ if [ ${#missing[@]} -eq 0 ] || [ $mode = list ]; then
     driver=$(nvidia-smi -q 2>/dev/null | sed -nE 's/^CUDA .*: *([0-9]+)\..*/\1/p' | head -1)
     [ $mode = check ] && [ "${driver:-99}" -lt "${toolkit:-0}" ] &&
         missing+=("a driver for CUDA $toolkit: this one knows CUDA $driver at most (CUDA_HOME=DIR names another toolkit)")
-    echo '#include <cjson/cJSON.h>' | gcc -E - >/dev/null 2>&1 ||
+    cjson ||
         missing+=("cJSON's header (libcjson-dev, or scripts/gpu_check.sh --pack on a connected machine)")
 fi
 if [ ${#missing[@]} -gt 0 ]; then
@@ -276,6 +274,7 @@ say() {
     echo "$1"
     [ $mode = list ] || echo "$1" >>"$report"
 }
+passed_before() { [[ -n $rest && $(grep -F "==== $1: status " <<<"$rest" | tail -1) == *": status 0,"* ]]; } # NAME
 wanted() { # NAME: whether --only and --rest leave this step
     local word found=0
     names+=$1$'\n'
@@ -283,8 +282,8 @@ wanted() { # NAME: whether --only and --rest leave this step
         for word in build reference 'token file' 'models of' "${only[@]}"; do [[ $1 == *"$word"* ]] && found=1; done
         [ $found = 1 ] || return 1
     fi
-    if [ -n "$rest" ] && grep -qF "==== $1: status 0," <<<"$rest"; then
-        case $1 in build* | reference* | 'token file'* | 'models of'* | 'point 6') ;; *) return 1 ;; esac
+    if passed_before "$1"; then # these prepare others, and the limits belong beside the steps of the same run
+        case $1 in build* | reference* | 'token file'* | 'models of'* | 'point 6' | *'limits of the steps') ;; *) return 1 ;; esac
     fi
 }
 gpu_at_work() { # the clock and the power of a benchmark: figures taken at a lower clock are no measure of the program
@@ -402,8 +401,10 @@ step() {
     { echo; echo "==== $name: status $status, $((SECONDS - at)) s: $*"; excerpt "$dir/log"; [ -n "$monitor" ] && gpu_at_work; } >>"$report"
     monitor=
     [ $status -eq 137 ] && [ $((SECONDS - at)) -ge $limit ] && status=124 # it did not heed the first signal
-    # Some virtual machines and containers hide what compute-sanitizer needs.
-    [[ $name == compute-sanitizer* ]] && grep -qa 'Device not supported' "$dir/log" && status=77
+    # Some virtual machines and containers hide what compute-sanitizer needs, and racecheck of some versions fails by itself.
+    local fails_itself='Device not supported'
+    [[ $name == *racecheck* ]] && fails_itself+='|Internal Sanitizer Error'
+    [[ $name == compute-sanitizer* ]] && grep -qaE "$fails_itself" "$dir/log" && status=77
     [[ $status -eq 0 || $status -eq 77 || ($status -eq 124 && -n $cut) ]] || explain $status "$@" >>"$report"
     if [ $status -eq 0 ]; then
         passed=$((passed + 1))
@@ -413,7 +414,7 @@ step() {
         say "skipped $name: no time left of $total_limit s (stopped after $limit s)"
     elif [ $status -eq 77 ]; then
         skipped=$((skipped + 1))
-        say "skipped $name: $(grep -am1 'Device not supported' "$dir/log" || tail -1 "$dir/log")"
+        say "skipped $name: $(grep -aEm1 "$fails_itself" "$dir/log" || tail -1 "$dir/log")"
     else
         failed=$((failed + 1))
         say "FAILED  $name ($([ $status -eq 124 ] && echo "not done after $limit s" || echo "status $status"))"
@@ -517,24 +518,27 @@ point_7() { # RANKS
         mpirun -np $1 $build/test/compare_devices$suffix compare "$reference" $length $curve_shared
 }
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
-# Runs a command under memcheck and under racecheck. memcheck does not report API errors: it would also count the libraries' failed
+if [ $mode = check ] && [ -e "$pack/sanitizer.tar.gz" ]; then
+    mkdir "$dir/sanitizer"
+    tar -xzf "$pack/sanitizer.tar.gz" -C "$dir/sanitizer" && "$dir/sanitizer/compute-sanitizer" --version >/dev/null 2>&1 &&
+        sanitizer=$dir/sanitizer/compute-sanitizer
+fi
+[ $mode = check ] && [ -n "$sanitizer" ] && say "compute-sanitizer: $sanitizer, $("$sanitizer" --version 2>&1 | grep -a Version)"
+# Runs a command under memcheck or racecheck. memcheck does not report API errors: it would also count the libraries' failed
 # queries to the driver (cuGetProcAddress of a function that is newer than the driver), and our programs report their own API errors.
 # Neither covers cuBLAS's kernels: memcheck takes their cp.async of an incomplete tile for a read out of bounds (CUDA's release notes up
 # to 13.4: false positives) and ends the context. racecheck covers our own kernels alone, because in others' it reports what their
 # authors know. Those of cuDNN and cuBLAS are excluded by name, because they, too, may have _kernel in their names
 # (cudnn_generated_..._kernel0_0, splitKreduce_kernel, gemm_kernel_nolb).
-sanitized() { # NAME COMMAND...
-    local name=$1 tool kernels part
-    shift
-    for tool in memcheck racecheck; do
-        kernels=()
-        for part in cublas gemm gemv cutlass nvjet; do kernels+=(--kernel-name-exclude kns=$part); done
-        [ $tool = racecheck ] && kernels+=(--kernel-name kns=_kernel --kernel-name-exclude kns=cudnn)
-        [ -n "$sanitizer" ] || skip='no compute-sanitizer here'
-        gpu_only
-        step "compute-sanitizer $tool$name" 120 "${sanitizer:-compute-sanitizer}" --tool $tool --report-api-errors no \
-            "${kernels[@]}" --error-exitcode 1 "$@"
-    done
+sanitized() { # TOOL NAME COMMAND...
+    local tool=$1 name=$2 kernels=() part
+    shift 2
+    for part in cublas gemm gemv cutlass nvjet; do kernels+=(--kernel-name-exclude kns=$part); done
+    [ $tool = racecheck ] && kernels+=(--kernel-name kns=_kernel --kernel-name-exclude kns=cudnn)
+    [ -n "$sanitizer" ] || skip='no compute-sanitizer here'
+    gpu_only
+    step "compute-sanitizer $tool$name" 120 "${sanitizer:-compute-sanitizer}" --tool $tool --report-api-errors no \
+        "${kernels[@]}" --error-exitcode 1 "$@"
 }
 export TORCHINDUCTOR_CACHE_DIR=$dir/inductor TRITON_CACHE_DIR=$dir/triton # what is compiled for one length is reused for the next
 steps_of() { # MODEL K: a step of K x 1024 tokens, ours and right after it PyTorch's
@@ -542,6 +546,8 @@ steps_of() { # MODEL K: a step of K x 1024 tokens, ours and right after it PyTor
     local accum=$((128 / S)) # 128K tokens a step: with fewer, much of its time is the optimizer's, which is so in no real run
     name=$(basename "$model")
     [ $S = 128 ] && timed=1 limit=200 trace=(--trace "$dir/trace-$name-128K.json")
+    passed_before "benchmark: PyTorch, $name, ${S}K" || # both, so that both are of the same run
+        rest=${rest//"==== benchmark: step of $name, ${S}K: status 0,"/}
     gpu_only
     step "benchmark: step of $name, ${S}K" 75 $build/train_llama --model "$model" --from-scratch --train-data "$random" \
         --seq-len ${S}K --grad-accum $accum --steps $steps "${trace[@]}"
@@ -569,11 +575,13 @@ step 'Hugging Face goldens, bf16' 60 $build/test/test_golden$suffix
 compares; step 'curve and gradients beside the CPU device, 1 rank' 60 $build/test/compare_devices$suffix compare "$reference" $length $curve
 points 1 6 2 4
 point_7 2
+point_7 4
 step 'benchmark: kernels that move memory' 40 "$bench" "${small[@]:-kernels}"
 step 'benchmark: limits of the steps' 120 "$bench" "${small[@]:-limits}"
+steps_of "$shaped" 8
+steps_of "$shaped" 32
 steps_of "$shaped" 128
 exposed llama-8b-$layers-layers
-steps_of "$shaped" 8
 # Behind the first benchmarks: its tensors are managed memory, which on some machines can hang the GPU, and with it all that follows.
 step 'kernels, cuBLASLt, cuDNN against double' 180 $build/test/test_kernels$suffix $([ $mode = rehearse ] || echo tell)
 for ranks in 2 4; do # over NVLink, which ranks that share a GPU do not take
@@ -591,8 +599,13 @@ gpus_of_their_own 2; gpu_only
 step "benchmark: step of llama-8b-$layers-layers, 256K, documents of some 16K, all GPUs, --cp N" 120 \
     mpirun -np $gpu_total $build/train_llama --model "$shaped" --from-scratch --train-data "$documents" --document-end 0 \
     --seq-len 256K --hp 1 --cp $gpu_total --steps 5 --verify
-point_7 4
-sanitized '' "${one[@]}" 1
+sanitized memcheck '' "${one[@]}" 1
+sanitized racecheck '' "${one[@]}" 1
+sanitized memcheck ', attention by hand' $points small 1
+sanitized racecheck ', attention by hand' $points races
+steps_of llama3.2-1b 8
+steps_of llama3.2-1b 128
+steps_of llama3.2-1b 32
 step 'benchmark: attention' 120 "$bench" "${small[@]:-attention}"
 step 'benchmark and point 8: matrix products' 75 "$bench" "${small[@]:-products}"
 gpu_only
@@ -601,10 +614,6 @@ step "benchmark: step of llama-8b-$layers-layers, 128K, selective" 75 $build/tra
 gpu_only
 step "benchmark: step of llama-8b-$layers-layers, 128K, documents of some 16K" 120 $build/train_llama --model "$shaped" --from-scratch \
     --train-data "$documents" --document-end 0 --seq-len 128K --steps 5
-steps_of "$shaped" 32
-steps_of llama3.2-1b 8
-steps_of llama3.2-1b 128
-steps_of llama3.2-1b 32
 points 5 9
 step 'a small run' 60 "${tiny[@]}"
 step 'a small run, --stochastic-rounding, --moments bf16' 60 "${tiny[@]}" --stochastic-rounding --moments bf16
@@ -621,7 +630,6 @@ step 'deterministic: the same bits twice' 90 \
 gpu_only
 step 'calibration of this machine for the planner' 75 \
     $([ $mpi = 1 ] && echo mpirun -np $gpu_total) $build/train_llama --calibrate --model "$shaped"
-sanitized ', attention by hand' $points small 1
 [ -e "$properties" ] || [ $mode = list ] || skip='point 6 left no properties of this GPU'
 [ $cudnn = 1 ] || skip='no cuDNN'
 step "point 6: cuDNN graphs, with this GPU's own properties" 120 $build/test/test_cudnn_graphs "$properties"

@@ -14,7 +14,7 @@ replace make 'for file; do
     [[ $file == build/*/train_llama ]] && cp "$(type -P true)" "$file" # a program whose libraries are found
 done
 echo "CUDA 13.0 (of the test)"'
-replace gcc '! grep -q "${NO_HEADER:-none}"' # a header of this name is not found
+replace gcc '! grep -q "${NO_HEADER:-none}" || [[ ${CPATH:-} == */gpu_check_pack/* ]]' # a header of this name is only found in the pack
 replace program 'case $0 in
 *text_to_tokens) head -c 4096 /dev/zero >"$1" ;;
 *cpu-check/*/compare_devices) : >"$2" ;; # the results of the CPU device
@@ -53,11 +53,18 @@ check 'all steps pass, also where paths have spaces' gpu_check TMPDIR="$dir/a fo
 mv "$dir/a folder/report.txt" "$dir"
 says '^[1-9][0-9]* passed, 0 failed'
 says "^ok      point 6: cuDNN graphs, with this GPU's own properties"
+runs_of() { grep -c "^==== $1: " "$dir/report.txt"; } # with those of the reports that it begins with
+ours_and_limits() { echo "$(runs_of 'benchmark: step of llama3.2-1b, 8K') $(runs_of 'benchmark: limits of the steps')"; }
+mv "$dir/report.txt" "$dir/passed.txt"
+check 'the rest of a report where all passed' gpu_check "${checked[@]}" --rest "$dir/passed.txt" --only 8K --only limits
+check 'has no step beside PyTorch again, but their limits' [ "$(ours_and_limits)" = '1 2' ]
 rm "$dir/report.txt"
 check 'no OpenBLAS, and PyTorch that compiles nothing' gpu_check NO_HEADER=cblas TORCH='no Python.h' "${checked[@]}"
 says 'skipped reference of the CPU device: no OpenBLAS'
 says "skipped curve and gradients beside the CPU device, 1 rank: the CPU device's results are missing"
 says 'skipped benchmark: PyTorch, llama3.2-1b, 8K: no PyTorch that compiles .*no Python.h'
+check 'the rest of a report without PyTorch' gpu_check "${checked[@]}" --rest "$dir/report.txt" --only 8K --only limits
+check 'has our steps again, beside it' [ "$(ours_and_limits)" = '2 2' ]
 rm "$dir/report.txt"
 check 'a step that hangs, at the limit of the whole check' gpu_check HANGS=test_golden "${checked[@]}" --limit 8
 says '^skipped Hugging Face goldens, bf16: no time left of 8 s (stopped after [5-8] s)'
@@ -85,12 +92,50 @@ says '^NCCL: unhandled system error.*NCCL: INFO'
 check 'a step that fails is the status' ends_with 1 'FAILED  kernels, .*(status 1)' gpu_check FAILS=test_kernels "${failing[@]}"
 says '^the first line'
 says '^\[... [0-9]* bytes ...\]'
+cp "$dir/report.txt" "$dir/failed.txt"
 check 'the rest: what did not pass' gpu_check "${checked[@]}" --rest "$dir/report.txt" --only kernels,
 says '^ok      kernels,'
+for order in 'passed failed' 'failed passed'; do
+    check "the rest of two reports: $order" \
+        gpu_check "${checked[@]}" --rest "$dir/${order% *}.txt" --rest "$dir/${order#* }.txt" --only kernels,
+    check 'of which the later one counts' [ "$(runs_of 'kernels, .*')" = $([ "$order" = 'passed failed' ] && echo 3 || echo 2) ]
+done
 replace compute-sanitizer 'echo "========= Error: Device not supported. Please refer to its documentation"
 echo "error: no usable GPU"; exit 2'
 check 'compute-sanitizer that does not support the device is no failure' gpu_check "${checked[@]}" --only memcheck
 says '^skipped compute-sanitizer memcheck: .*Device not supported'
+replace compute-sanitizer 'echo "========= Internal Sanitizer Error: The Sanitizer failed to handle a hardware exception."; exit 1'
+check 'nor one that fails by itself' gpu_check "${checked[@]}" --only racecheck
+says '^skipped compute-sanitizer racecheck: .*Internal Sanitizer Error'
+
+# The pack.
+pack=$dir/gpu_check_pack
+mkdir -p "$pack"/debian/usr/{bin,include/cjson,lib/machine/openmpi/lib} "$dir"/{own,none}
+touch "$pack"/debian/usr/{include/cjson/cJSON.h,lib/machine/lib{cjson.so.1,mpi.so.40}}
+printf '%s\n' '#!/bin/bash' 'exec "${@:3}"' | tee "$dir/own/mpirun" >"$pack/debian/usr/bin/orterun"
+printf '%s\n' '#!/bin/bash' '[[ $1 == --showme:* ]]' >"$dir/own/mpicc"
+printf '%s\n' '#!/bin/bash' false >"$dir/none/mpicc"
+chmod +x "$dir"/{own,none}/* "$pack/debian/usr/bin/orterun"
+with_pack() { # FOLDER: of Open MPI's commands
+    env -u LD_LIBRARY_PATH -u LIBRARY_PATH -u CPATH PATH="$dir/$1:$dir/bin:$PATH" NO_HEADER=cJSON "${checked[@]}" \
+        --only 'point 7: 2 ranks'
+}
+check 'where the machine has Open MPI, the pack' with_pack own
+says "^ok      point 7: 2 ranks"
+says "^LD_LIBRARY_PATH=$pack/cjson\$"
+check 'gives cJSON alone' [ "$(cd "$pack" && echo cjson/*)" = 'cjson/include cjson/libcjson.so.1' ]
+check 'where it has none, the pack gives that, too' with_pack none
+says "^ok      point 7: 2 ranks"
+says "^LD_LIBRARY_PATH=$pack/debian/usr/lib/machine:$pack/debian/usr/lib/machine/openmpi/lib:$pack/cjson\$"
+rm -r "$pack/debian"
+for status in 0 1; do # of compute-sanitizer --version
+    printf '%s\n' '#!/bin/bash' "echo Version of the pack; exit $status" >"$dir/none/compute-sanitizer"
+    chmod +x "$dir/none/compute-sanitizer"
+    tar -C "$dir/none" -czf "$pack/sanitizer.tar.gz" compute-sanitizer
+    check "a compute-sanitizer in the pack, status $status" gpu_check "${checked[@]}" --only racecheck
+    says "^$([ $status = 0 ] && echo 'ok     ' || echo skipped) compute-sanitizer racecheck"
+done
+rm -r "$pack"
 check 'a word that no step has in its name' ends_with 1 'FAILED  --only kernals: no step has this' gpu_check "${checked[@]}" --only kernals
 check 'a report that is none' ends_with 2 '^error: --rest: .* not a report of this check' scripts/gpu_check.sh --rest scripts/gpu_check.sh
 check 'cJSON is named where it is missing' ends_with 2 "missing: cJSON's header" gpu_check NO_HEADER=cJSON "${checked[@]}"
