@@ -8,8 +8,8 @@
 #   documents attention stays within a document, which begins with token 128000 (<|begin_of_text|>); DOCUMENTS='' lets them see each other
 #   grid      dp 2 x hp 8 x cp 1; ZeRO 8/8/16; recompute selective
 #   memory    53.6 GiB of a GPU by the dry run, 45 GiB of host memory a node, 45 of them for the state that is being saved
-#   expected  TGS 976, MFU 45.1 %, 1075 s a step, 149.3 h in all: predicted by --plan for the cluster h100, whose
-#             figures are 0 measured, 8 datasheet, 20 estimate. Not measured. For whole sequences: documents take less time.
+#   expected  TGS 1010, MFU 46.7 %, 1038 s a step, 144.2 h in all: predicted by --plan for the cluster h100, whose
+#             figures are 5 measured, 8 datasheet, 15 estimate. No such run was measured. For whole sequences: documents take less time.
 #
 #   one machine, or an allocation that mpirun knows:  MODEL=Meta-Llama-3-8B DATA='data/long*.bin' scripts/run_llama3_8b_512k.sh
 #   Slurm:                                            MODEL=... DATA=... sbatch scripts/run_llama3_8b_512k.sh

@@ -240,7 +240,7 @@ for question in --dry-run --plan; do
 done
 check 'host memory of a machine, for its ranks' says 'longest sequence in 1.0 GiB and 256.0 GiB of host memory a rank' \
     --model nano --cluster h200 --ranks 2 --memory-budget 1GiB --host-memory 512GiB
-less_host=(--plan --model llama3-8b --cluster h100 --ranks 8 --seq-len 256K --global-batch 64 --plan-json "$dir/host.json")
+less_host=(--plan --model llama3-8b --cluster h100 --ranks 8 --seq-len 1M --global-batch 16 --plan-json "$dir/host.json")
 for bytes in 512GiB 2TiB; do
     check "a plan in $bytes of host memory" "$binary" "${less_host[@]}" --host-memory $bytes
     tail -1 "$dir/why" >"$dir/command"

@@ -1352,6 +1352,28 @@ static void check_search(void) {
           best[0].reduce == 0 && best[0].update == 0, "one rank communicates");
 }
 
+// Steps of Llama-3-8B's shape in 4 layers that one H100 took (benchmarks/gpu_h100.md, part 8): its cluster describes them within 2 %.
+static void check_measured(void) {
+    static const struct {
+        int64_t S, sequences;
+        recompute_kind kind;
+        int less;
+        double seconds;
+    } steps[] = {{8192, 16, RECOMPUTE_NONE, 0, 2.0351}, {32768, 4, RECOMPUTE_NONE, 0, 2.6914}, {32768, 1, RECOMPUTE_NONE, 0, 0.6908},
+                 {131072, 1, RECOMPUTE_SELECTIVE, 3, 5.5037}, {131072, 1, RECOMPUTE_SELECTIVE, 0, 5.7039}};
+    cluster c = load("h100");
+    model_config m = preset("llama3-8b");
+    m.L = 4;
+    for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
+        planner_query q = planner_query_make(&m, &c, steps[i].S, steps[i].sequences, 1);
+        planner_choice p = {.shape = planner_shape(&c, 1, 1, 1, 1, PLACEMENT_HEAD_FIRST), .zp = 1, .zg = 1, .zo = 1,
+                            .recompute = steps[i].kind, .less = steps[i].less};
+        time_step(&q, &p);
+        CHECK(fabs(p.seconds / steps[i].seconds - 1) < 0.02, "%lld tokens x %lld on one H100: %g s, measured %g", (long long)q.S,
+              (long long)q.global_batch, p.seconds, steps[i].seconds);
+    }
+}
+
 int main(void) {
     error_text error = {"", 0};
     check_embedded_texts();
@@ -1373,6 +1395,7 @@ int main(void) {
     check_bytes_of_a_row(&llama3_8b);
     check_long_documents();
     check_step();
+    check_measured();
     check_hidden_by_compute();
     check_faster();
     check_runs();
