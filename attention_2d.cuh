@@ -184,8 +184,8 @@ static inline void attention_2d_backward_ring(attention_2d *a, floatX *dout, att
     for (int q = 0, next; q < a->heads.Hq; q = next) {
         next = q + a->ring.slice.Hq;
         const floatX *kv = attention_2d_slice_start(a, q, saved.kv);
-        op_attention_delta(a->delta + q * a->Tc, saved.out + q * HS, dout + q * HS, double_ring_whole(&a->ring));
         if (!double_ring_backward_alone(&a->ring, &t, saved.q, kv)) {
+            op_attention_delta(a->delta + q * a->Tc, saved.out + q * HS, dout + q * HS, double_ring_whole(&a->ring));
             double_ring_backward(&a->ring, &t, kv);
             op_cast_rows(saved.q + q * HS, a->heads.Hq * HS, t.dq, a->Tc, Hq * HS);
         }

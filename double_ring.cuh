@@ -241,7 +241,7 @@ static inline bool double_ring_backward_alone(double_ring *r, const double_ring_
     int64_t at = (int64_t)r->slice.q * r->HS, v_at = (int64_t)r->slice.Hkv * r->HS, row_at = r->slice.q * r->Tc;
     if (r->g->shape.cp > 1 || t->documents.host != NULL ||
         !op_attention_backward_alone(dq + at, r->dkv, r->dkv + v_at, t->q + at, kv, kv + v_at, t->out + at, t->dout + at, t->lse + row_at,
-                                     t->delta + row_at, double_ring_whole(r), r->slice.q % (r->Hq / r->Hkv) != 0, r->scratch))
+                                     double_ring_whole(r), r->slice.q % (r->Hq / r->Hkv) != 0, r->scratch))
         return false;
     r->blocks++;
     trace_compute("attention backward", 0, began);

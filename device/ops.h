@@ -125,12 +125,12 @@ void op_attention_backward(float *dq, float *dk, float *dv, const floatX *q, con
                            const floatX *dout, const float *lse, const float *delta, attention_block block, bool add_dq, bool add_dkv,
                            void *scratch);
 // A block of all that its queries see, without documents: where nothing is to be merged or summed, an engine's results are final as they
-// are. out, or dq, (Tq, Hq, HS) floatX, rows q_stride apart; dq may be q itself. False: nothing was done, and the functions above must.
+// are. out, or dq, (Tq, Hq, HS) floatX, rows q_stride apart; dq may be q itself. An engine computes its own delta. False: nothing was done,
+// and the functions above must.
 bool op_attention_forward_alone(floatX *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_block block,
                                 void *scratch);
 bool op_attention_backward_alone(floatX *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *out,
-                                 const floatX *dout, const float *lse, const float *delta, attention_block block, bool add_dkv,
-                                 void *scratch);
+                                 const floatX *dout, const float *lse, attention_block block, bool add_dkv, void *scratch);
 // Bytes: enough for every call with Tq and Tk up to the block's. On a GPU 14 bytes for each element of dq (bf16: dq, dk and dv of every
 // query head; float: the library's sum of dq, and its own), but at most DEVICE_ATTENTION_SCRATCH, because larger blocks are cut
 // (attention_call.h).

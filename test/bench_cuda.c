@@ -303,7 +303,7 @@ static double attention_limit(int64_t T, int Hq, int Hkv, int HS) {
                           op_attention_forward(sums, lse, q, kv, kv + v, b, false, scratch));
         op_attention_delta(delta, out, dout, b);
         TIME(backward,
-             if (!op_attention_backward_alone(dq, dkv, dkv + v, q, kv, kv + v, out, dout, lse, delta, b, false, scratch))
+             if (!op_attention_backward_alone(dq, dkv, dkv + v, q, kv, kv + v, out, dout, lse, b, false, scratch))
                  op_attention_backward(sums, dkv, dkv + v, q, kv, kv + v, out, dout, lse, delta, b, false, false, scratch));
     }
     end_memory();

@@ -810,8 +810,7 @@ static void test_alone(int64_t T, int Hq, int Hkv, int HS, bool causal, int gap,
     memcpy(alone[1].x, a.q.x, sizeof(floatX) * (size_t)a.nq);
     memcpy(dq.x, a.q.x, sizeof(floatX) * (size_t)a.nq);
     op_cast_rows(dq.x, b.q_stride, sum.f, T, width);
-    took = op_attention_backward_alone(alone[1].x, kv[2].f, kv[3].f, alone[1].x, a.k.x, a.v.x, out.x, a.dout.x, lse.f, delta.f, b, true,
-                                       scratch);
+    took = op_attention_backward_alone(alone[1].x, kv[2].f, kv[3].f, alone[1].x, a.k.x, a.v.x, out.x, a.dout.x, lse.f, b, true, scratch);
     device_synchronize();
     CHECK(took == taken, "op_attention_backward_alone: %staken: %s", took ? "" : "not ", text);
     double most = 0, size = 0; // of the differences; of the gradients

@@ -291,10 +291,8 @@ bool op_attention_forward_alone(floatX *out, float *lse, const floatX *q, const 
     return false; // floatX is float: there is nothing to gain
 }
 bool op_attention_backward_alone(floatX *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *out,
-                                 const floatX *dout, const float *lse, const float *delta, attention_block b, bool add_dkv,
-                                 void *scratch) {
-    (void)dq; (void)dk; (void)dv; (void)q; (void)k; (void)v; (void)out; (void)dout; (void)lse; (void)delta; (void)b; (void)add_dkv;
-    (void)scratch;
+                                 const floatX *dout, const float *lse, attention_block b, bool add_dkv, void *scratch) {
+    (void)dq; (void)dk; (void)dv; (void)q; (void)k; (void)v; (void)out; (void)dout; (void)lse; (void)b; (void)add_dkv; (void)scratch;
     return false;
 }
 

@@ -118,7 +118,8 @@ static size_t call_scratch(attention_block b, bool backward, attention_part part
 // ---- a tile: loops over parts of the key/value heads ----
 
 // The tensors of a block, or of a part of it: forward_from and backward_from leave out the first rows and heads of queries and keys.
-// `alone`: where out or dq go in floatX, rows q_stride apart (op_attention_*_alone); the float ones are then NULL. Else it is NULL.
+// `alone`: where out or dq go in floatX, rows q_stride apart (op_attention_*_alone); the float ones, and delta, are then NULL. Else it is
+// NULL.
 typedef struct {
     float *out, *lse;
     const floatX *q, *k, *v;
@@ -141,7 +142,7 @@ static backward_tensors backward_from(backward_tensors t, attention_block b, int
     int64_t q = query * b.q_stride + head * b.HS, kv = key * b.kv_stride + kv_head * b.HS, lse = head * b.lse_stride + query;
     bool alone = t.alone != NULL;
     backward_tensors from = {alone ? NULL : t.dq + query * b.sum_stride + head * b.HS, t.dk + kv, t.dv + kv, t.q + q, t.k + kv, t.v + kv,
-                             t.out + q, t.dout + q, t.lse + lse, t.delta + lse, alone ? t.alone + q : NULL};
+                             t.out + q, t.dout + q, t.lse + lse, alone ? NULL : t.delta + lse, alone ? t.alone + q : NULL};
     return from;
 }
 
@@ -542,9 +543,8 @@ bool op_attention_forward_alone(floatX *out, float *lse, const floatX *q, const 
     return true;
 }
 bool op_attention_backward_alone(floatX *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *out,
-                                 const floatX *dout, const float *lse, const float *delta, attention_block block, bool add_dkv,
-                                 void *scratch) {
-    backward_tensors all = {NULL, dk, dv, q, k, v, out, dout, lse, delta, dq};
+                                 const floatX *dout, const float *lse, attention_block block, bool add_dkv, void *scratch) {
+    backward_tensors all = {NULL, dk, dv, q, k, v, out, dout, lse, NULL, dq};
     uintptr_t addresses = (uintptr_t)q | (uintptr_t)k | (uintptr_t)v | (uintptr_t)out | (uintptr_t)dout;
     return !deterministic && is_alone(block, true, addresses) && backward_tile(all, block, block.Tq, block.Tk, false, add_dkv, scratch);
 }
