@@ -603,11 +603,11 @@ sanitized memcheck '' "${one[@]}" 1
 sanitized racecheck '' "${one[@]}" 1
 sanitized memcheck ', attention by hand' $points small 1
 sanitized racecheck ', attention by hand' $points races
+step 'benchmark: beside held SMs' 60 "$bench" "${small[@]:-beside}"
 steps_of llama3.2-1b 8
 steps_of llama3.2-1b 128
 steps_of llama3.2-1b 32
 step 'benchmark: attention' 120 "$bench" "${small[@]:-attention}"
-step 'benchmark: beside held SMs' 60 "$bench" "${small[@]:-beside}"
 step 'benchmark and point 8: matrix products' 75 "$bench" "${small[@]:-products}"
 gpu_only
 step "benchmark: step of llama-8b-$layers-layers, 128K, selective" 75 $build/train_llama --model "$shaped" --from-scratch \

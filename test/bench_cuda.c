@@ -148,9 +148,15 @@ static void bench_product_beside(int64_t T, int64_t in, int64_t out) {
     end_memory();
 }
 
-// One product of each direction, and attention by hand, while kernels of each kind hold SMs.
+// One product of each direction, and attention by hand, while kernels of each kind hold SMs, and while more and more SMs are held.
 static void bench_holding(int64_t T, int64_t in, int64_t out, int64_t rows, int Hq, int Hkv, int HS) {
-    static const char *const kinds[HOLD_KINDS] = {"as NCCL", "low priority", "asks the device", "no shared memory", "one warp"};
+    static const struct {
+        const char *name;
+        hold_kind kind;
+        int sms;
+    } holders[] = {{"none", HOLD_AS_NCCL, 0}, {"as NCCL", HOLD_AS_NCCL, 1}, {"as NCCL", HOLD_AS_NCCL, 2}, {"as NCCL", HOLD_AS_NCCL, 4},
+                   {"as NCCL", HOLD_AS_NCCL, 8}, {"as NCCL", HOLD_AS_NCCL, 16}, {"low priority", HOLD_LOW_PRIORITY, 8},
+                   {"asks the device", HOLD_ASKS_DEVICE, 8}, {"no shared memory", HOLD_NO_SHARED, 8}, {"one warp", HOLD_ONE_WARP, 8}};
     attention_block b = block_of(rows, Hq, Hkv, HS);
     attention_shape s = attention_whole_shape(b);
     begin_memory();
@@ -158,11 +164,11 @@ static void bench_holding(int64_t T, int64_t in, int64_t out, int64_t rows, int 
     floatX *q = stored(rows * b.q_stride), *kv = stored(rows * b.kv_stride);
     float *dw = floats(in * out), *sums = floats(rows * b.q_stride), *lse = floats(rows * Hq);
     timing t;
-    for (int kind = -1; fits && kind < HOLD_KINDS; kind++) {
-        printf("%-17s", kind < 0 ? "nothing" : kinds[kind]);
+    for (size_t i = 0; fits && i < sizeof holders / sizeof *holders; i++) {
+        printf("%-16s %4d", holders[i].name, holders[i].sms);
         op_init_normal(x, 1, 9, 0, T * in, 1);
         device_synchronize();
-        hold_sms(kind < 0 ? 0 : HELD, (hold_kind)max_i64(kind, 0));
+        hold_sms(holders[i].sms, holders[i].kind);
         time_products(x, w, y, dw, T, in, out);
         TIME(t, (void)attention_mma_forward(sums, lse, q, kv, kv + (int64_t)Hkv * HS, s, b.scale, false));
         print_flops(t, 2.0 * (double)rows * (double)rows * Hq * HS);
@@ -449,8 +455,8 @@ int main(int argc, char **argv) {
                 bench_product(T, small ? shapes[s][0] / 64 : shapes[s][0], small ? shapes[s][1] / 64 : shapes[s][1]);
     }
     if (beside) {
-        printf("\nbeside 8 SMs that are held, by kind of the kernel that holds them: TFLOP/s and %% of the square product\n%-17s   %-21s   "
-               "%-21s   %-21s   %s\n", "held", "y = x w^T", "dx = dy w", "dw += dy^T x", "attention by hand");
+        printf("\nbeside SMs that are held, by kind of the kernel that holds them: TFLOP/s and %% of the square product\n%-16s %4s   %-21s   "
+               "%-21s   %-21s   %s\n", "kind", "SMs", "y = x w^T", "dx = dy w", "dw += dy^T x", "attention by hand");
         if (small) bench_holding(64, 64, 448, 128, 2, 1, 64);
         else bench_holding(8192, 4096, 28672, 16384, 32, 8, 128);
         printf("\nlinear beside communication: SMs left to it, SMs that it holds\n%6s %6s %6s %4s %4s   %-21s   %-21s   %-21s   %s\n", "T",

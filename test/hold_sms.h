@@ -4,7 +4,7 @@
 
 // As NCCL's kernels: high priority, all shared memory of an SM, 640 threads, asks the host's memory whether to end. The others each differ
 // in one thing, to find what costs other kernels how much.
-typedef enum { HOLD_AS_NCCL, HOLD_LOW_PRIORITY, HOLD_ASKS_DEVICE, HOLD_NO_SHARED, HOLD_ONE_WARP, HOLD_KINDS } hold_kind;
+typedef enum { HOLD_AS_NCCL, HOLD_LOW_PRIORITY, HOLD_ASKS_DEVICE, HOLD_NO_SHARED, HOLD_ONE_WARP } hold_kind;
 
 #ifdef __cplusplus
 extern "C" {
