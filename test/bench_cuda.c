@@ -455,8 +455,8 @@ int main(int argc, char **argv) {
                 bench_product(T, small ? shapes[s][0] / 64 : shapes[s][0], small ? shapes[s][1] / 64 : shapes[s][1]);
     }
     if (beside) {
-        printf("\nbeside SMs that are held, by kind of the kernel that holds them: TFLOP/s and %% of the square product\n%-16s %4s   %-21s   "
-               "%-21s   %-21s   %s\n", "kind", "SMs", "y = x w^T", "dx = dy w", "dw += dy^T x", "attention by hand");
+        printf("\nbeside SMs that are held, by kind of the kernel that holds them: TFLOP/s and %% of the square product\n%-16s %4s   "
+               "%-21s   %-21s   %-21s   %s\n", "kind", "SMs", "y = x w^T", "dx = dy w", "dw += dy^T x", "attention by hand");
         if (small) bench_holding(64, 64, 448, 128, 2, 1, 64);
         else bench_holding(8192, 4096, 28672, 16384, 32, 8, 128);
         printf("\nlinear beside communication: SMs left to it, SMs that it holds\n%6s %6s %6s %4s %4s   %-21s   %-21s   %-21s   %s\n", "T",
