@@ -14,7 +14,8 @@
 //
 // Sums are float. In bf16 that of out, or dq, takes as many bytes as q and out together, and a ring's buffers 14 times those of KV (16 with
 // packed documents): nine of KV's shape, of which five hold dKV. So the attention of a long sequence is computed a slice of heads at a
-// time: each slice goes around the ring on its own, and then its sums are rounded.
+// time: each slice goes around the ring on its own, and then its sums are rounded. Where cp = 1 and nothing is summed, an engine's results
+// are final (double_ring_forward_alone).
 // Bytes a rank sends (LoongTrain 4.5.4) per layer and sequence, E = sizeof(floatX):
 //     forward   E T HS (H + 2 hp Hkv' + H) (hp - 1) / hp        backward: the same
 #ifndef ATTENTION_2D_CUH
