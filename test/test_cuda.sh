@@ -248,13 +248,14 @@ check 'PTX that is not known is refused' ends_with 1 'not known: vadd.s32' \
     test/ptx_to_cc.py <(printf '.visible .entry f(\n)\n{\n\tvadd.s32 %%r1, %%r2, %%r3;\n}\n')
 
 # Libraries that are too old: another place's are taken, header and library both, or they are named.
-mkdir -p "$dir"/{old,new,other}/{bin,include,lib64} "$dir"/{nvrtc/lib,conda/{bin,targets/x86_64-linux}}
+mkdir -p "$dir"/{old,new,better,other}/{bin,include,lib64} "$dir"/{nvrtc/lib,conda/{bin,targets/x86_64-linux}}
 ln -s "$(sed -nE 's/^CUDA [0-9.]+ \(([^)]*)\).*/\1/p' "$dir/found")" "$dir/old/bin/nvcc"
-touch "$dir"/old/include/{cuda_runtime_api,cublasLt}.h "$dir"/{old,new}/include/cudnn_graph.h \
-    "$dir"/old/lib64/lib{cudart,cublasLt,cudnn,nccl}.so "$dir"/new/lib64/libcudnn.so.9 "$dir"/other/lib64/libnccl.so.2 \
+touch "$dir"/old/include/{cuda_runtime_api,cublasLt}.h "$dir"/{old,new,better}/include/cudnn_graph.h \
+    "$dir"/old/lib64/lib{cudart,cublasLt,cudnn,nccl}.so "$dir"/{new,better}/lib64/libcudnn.so.9 "$dir"/other/lib64/libnccl.so.2 \
     "$dir"/nvrtc/lib/libnvrtc.so.13
 printf '#define CUDNN_%s\n' 'MAJOR 9' 'MINOR 9' 'PATCHLEVEL 3' >"$dir/old/include/cudnn_version.h"
 printf '#define CUDNN_%s\n' 'MAJOR 9' 'MINOR 11' 'PATCHLEVEL 0' >"$dir/new/include/cudnn_version.h"
+printf '#define CUDNN_%s\n' 'MAJOR 9' 'MINOR 15' 'PATCHLEVEL 1' >"$dir/better/include/cudnn_version.h"
 printf '#define NCCL_%s\n' 'MAJOR 2' 'MINOR 26' 'PATCH 2' >"$dir/old/include/nccl.h"
 printf '#define NCCL_%s\n' 'MAJOR 2' 'MINOR 26' 'PATCH 5' >"$dir/other/include/nccl.h"
 of_places() { make -n DEVICE=cuda CUDA_HOME="$dir/old" "$@" --eval 'of_places: ; $(info $(CUDA_INCLUDES))$(info $(CUDA_LIBS))' of_places; }
@@ -265,6 +266,15 @@ check 'NCCL that is too old is named' \
 all="$dir/old $dir/new $dir/other $dir/nvrtc"
 check 'newer ones of another place are taken' \
     ends_with 0 'cuDNN 9.11.0 (.*/new/lib64/libcudnn.so.9), NCCL 2.26.5 (.*/other/lib64/libnccl.so.2)' of_places CUDA_PLACES="$all"
+check 'a later cuDNN with fewer known errors is taken' \
+    ends_with 0 'cuDNN 9.15.1 (.*/better/lib64/libcudnn.so.9)' of_places CUDA_PLACES="$all $dir/better"
+check 'unless DEPS names one' \
+    ends_with 0 'cuDNN 9.11.0 (.*/new/lib64/libcudnn.so.9)' of_places CUDA_PLACES="$all $dir/better" DEPS="$dir/new"
+mkdir -p "$dir"/wheels/nvidia/{cudnn,nccl} "$dir/wheels/nvidia_cudnn_cu1-9.19.dist-info"
+wheels() { make -n DEVICE=cuda WHEELS="$dir/wheels/nvidia" --eval 'places: ; $(info $(CUDA_PLACES) )' places; }
+check 'no cuDNN of pip that is for another CUDA' bash -c "$(declare -f wheels); dir='$dir'; wheels | grep nvidia/nccl && ! wheels | grep nvidia/cudnn"
+mkdir "$dir/wheels/nvidia_cudnn_cu$(sed -nE 's/^CUDA ([0-9]+).*/\1/p' "$dir/found")-9.19.dist-info"
+check 'but one that is for this' bash -c "$(declare -f wheels); dir='$dir'; wheels | grep nvidia/cudnn"
 check 'their headers first' \
     ends_with 0 '^-isystem .*/other/include/ -isystem .*/new/include/ -isystem .*/old/include/$' of_places CUDA_PLACES="$all"
 check 'and their folders, where programs look for libraries' \

@@ -6,8 +6,13 @@ NVCC := $(firstword $(if $(CUDA_HOME),$(wildcard $(CUDA_HOME)/bin/nvcc)) $(shell
         $(wildcard /usr/local/cuda/bin/nvcc))
 WHEELS := $(shell python3 -c 'import site; print(*[p + "/nvidia" for p in site.getsitepackages() + [site.getusersitepackages()]])' \
           2>/dev/null)
+NVCC_RELEASE := $(if $(NVCC),$(shell $(NVCC) --version | sed -nE 's/.*release ([0-9.]+).*/\1/p'))
+# pip's cuDNN may be for another CUDA: its package is then nvidia_cudnn_cu12, say.
+CUDA_MAJOR := $(firstword $(subst ., ,$(NVCC_RELEASE)))
+other_cuda = $(if $(wildcard $(1)/../nvidia_cudnn_cu$(CUDA_MAJOR)-*),,$(wildcard $(1)/../nvidia_cudnn_cu*))
 CUDA_PLACES := $(CUDA_HOME) $(DEPS) $(patsubst %/bin/nvcc,%,$(NVCC)) $(wildcard $(patsubst %/bin/nvcc,%/targets/*-linux,$(NVCC))) \
-               /usr/local/cuda /usr $(wildcard $(addsuffix /*,$(WHEELS)))
+               /usr/local/cuda /usr \
+               $(foreach wheels,$(WHEELS),$(filter-out $(if $(call other_cuda,$(wheels)),%/cudnn),$(wildcard $(wheels)/*)))
 header_in = $(firstword $(wildcard $(1)/include/$(2) $(1)/include/*-linux-gnu/$(2)))
 library_in = $(firstword $(foreach lib,lib64 lib lib/x86_64-linux-gnu lib/aarch64-linux-gnu,$(wildcard $(1)/$(lib)/$(2)) \
              $(wildcard $(1)/$(lib)/$(2).*)))
@@ -17,17 +22,18 @@ header_version = $(shell sed -nE 's/^\#define +($(2)) +([0-9]+).*/\3/p' $(1) | h
 ifeq ($(NVCC),)
   $(error DEVICE=cuda: nvcc not found. Install the CUDA toolkit (12.4 or newer), or give CUDA_HOME=DIR; make DEVICE=cpu needs no GPU)
 endif
-NVCC_RELEASE := $(shell $(NVCC) --version | sed -nE 's/.*release ([0-9.]+).*/\1/p')
 ifndef CUDA_ARCHS
   CUDA_ARCHS := $(strip 80 90 $(shell printf '12.8\n$(NVCC_RELEASE)\n' | sort -VC && echo 100))
 endif
 # Each is a header, a library (the name with a version where pip leaves out the plain one), how to install it, and the least version, which
 # the file $(5) says by the numbers $(6). Header and library are those of one place, the first that has both and is not older: beside the
-# machine's own, PyTorch brings newer ones.
+# machine's own, PyTorch brings newer ones. $(8): a version from which on it is better; then a later place that has it is taken, unless DEPS
+# names one.
 define need
   $(1)_PLACES := $$(call places_of,$(2),$(3))
-  $(1)_PLACE := $$(firstword $(if $(7),$$(foreach place,$$($(1)_PLACES),$$(if \
-      $$(call not_older,$(7),$$(call version_in,$$(place),$(5),$(6))),$$(place))),$$($(1)_PLACES)))
+  from_version = $$(foreach place,$$($(1)_PLACES),$$(if $$(call not_older,$$(1),$$(call version_in,$$(place),$(5),$(6))),$$(place)))
+  $(1)_PLACE := $$(firstword $(if $(7),$$(filter $$(DEPS),$$(call from_version,$(7))) $(if $(8),$$(call from_version,$(8))) \
+      $$(call from_version,$(7)),$$($(1)_PLACES)))
   ifeq ($$($(1)_PLACES),)
     $$(error DEVICE=cuda: $(1) not found: no $(2) with $(3) under $$(CUDA_PLACES). $(4))
   endif
@@ -46,7 +52,7 @@ $(eval $(call need,CUBLASLT,cublasLt.h,libcublasLt.so,It belongs to the CUDA too
 CUDA_PARTS := CUDART CUBLASLT
 ifeq ($(CUDNN),1)
   CUDNN_HELP := cuDNN 9.10.2 or newer: NVIDIA's packages or pip install nvidia-cudnn-cu13; CUDNN=0 builds with hand-written attention alone
-  $(eval $(call need,CUDNN,cudnn_graph.h,libcudnn.so,$(CUDNN_HELP),cudnn_version.h,CUDNN_(MAJOR|MINOR|PATCHLEVEL),9.10.2))
+  $(eval $(call need,CUDNN,cudnn_graph.h,libcudnn.so,$(CUDNN_HELP),cudnn_version.h,CUDNN_(MAJOR|MINOR|PATCHLEVEL),9.10.2,9.15.1))
   CUDA_PARTS := CUDNN $(CUDA_PARTS)
 endif
 ifeq ($(MPI),1)
