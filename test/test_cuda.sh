@@ -272,7 +272,8 @@ check 'unless DEPS names one' \
     ends_with 0 'cuDNN 9.11.0 (.*/new/lib64/libcudnn.so.9)' of_places CUDA_PLACES="$all $dir/better" DEPS="$dir/new"
 mkdir -p "$dir"/wheels/nvidia/{cudnn,nccl} "$dir/wheels/nvidia_cudnn_cu1-9.19.dist-info"
 wheels() { make -n DEVICE=cuda WHEELS="$dir/wheels/nvidia" --eval 'places: ; $(info $(CUDA_PLACES) )' places; }
-check 'no cuDNN of pip that is for another CUDA' bash -c "$(declare -f wheels); dir='$dir'; wheels | grep nvidia/nccl && ! wheels | grep nvidia/cudnn"
+check 'no cuDNN of pip that is for another CUDA' \
+    bash -c "$(declare -f wheels); dir='$dir'; wheels | grep nvidia/nccl && ! wheels | grep nvidia/cudnn"
 mkdir "$dir/wheels/nvidia_cudnn_cu$(sed -nE 's/^CUDA ([0-9]+).*/\1/p' "$dir/found")-9.19.dist-info"
 check 'but one that is for this' bash -c "$(declare -f wheels); dir='$dir'; wheels | grep nvidia/cudnn"
 check 'their headers first' \
