@@ -156,7 +156,7 @@ static void bench_holding(int64_t T, int64_t in, int64_t out, int64_t rows, int 
         int sms;
     } holders[] = {{"none", HOLD_AS_NCCL, 0}, {"as NCCL", HOLD_AS_NCCL, 1}, {"as NCCL", HOLD_AS_NCCL, 2}, {"as NCCL", HOLD_AS_NCCL, 4},
                    {"as NCCL", HOLD_AS_NCCL, 8}, {"as NCCL", HOLD_AS_NCCL, 16}, {"low priority", HOLD_LOW_PRIORITY, 8},
-                   {"asks the device", HOLD_ASKS_DEVICE, 8}, {"no shared memory", HOLD_NO_SHARED, 8}, {"one warp", HOLD_ONE_WARP, 8}};
+                   {"asks the host", HOLD_ASKS_HOST, 8}, {"no shared memory", HOLD_NO_SHARED, 8}, {"one warp", HOLD_ONE_WARP, 8}};
     attention_block b = block_of(rows, Hq, Hkv, HS);
     attention_shape s = attention_whole_shape(b);
     begin_memory();

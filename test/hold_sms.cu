@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(THREADS) hold_kernel(volatile int *end, volati
 
 extern "C" double hold_sms(int sms, hold_kind kind) {
     static volatile int *host; // [0]: end; [1 + block]: running
-    static int *device;        // end
+    static int *device;        // end: a copy of host[0]
     static cudaStream_t high, low, messages;
     static int held;
     size_t shared = device_shared_memory(); // all that an SM has: nothing that uses any fits beside it
@@ -37,16 +37,16 @@ extern "C" double hold_sms(int sms, hold_kind kind) {
     for (int i = 0; i < held; i++)
         if (host[1 + i] == 0) comm_abort("the figures beside held SMs are wrong: these were held for more than a minute, and then let go");
     host[0] = 1;
-    cuda_check(cudaMemsetAsync(device, 1, sizeof(int), messages), "holding SMs");
+    cuda_check(cudaMemcpyAsync(device, (const void *)host, sizeof(int), cudaMemcpyHostToDevice, messages), "holding SMs");
     cuda_check(cudaStreamSynchronize(high), "holding SMs");
     cuda_check(cudaStreamSynchronize(low), "holding SMs");
     held = sms < MOST ? sms : MOST;
     if (held == 0) return 0;
     for (int i = 0; i <= held; i++) host[i] = 0;
-    cuda_check(cudaMemsetAsync(device, 0, sizeof(int), messages), "holding SMs");
+    cuda_check(cudaMemcpyAsync(device, (const void *)host, sizeof(int), cudaMemcpyHostToDevice, messages), "holding SMs");
     cuda_check(cudaStreamSynchronize(messages), "holding SMs");
     double began = device_seconds();
-    volatile int *end = kind == HOLD_ASKS_DEVICE ? (volatile int *)device : host;
+    volatile int *end = kind == HOLD_ASKS_HOST ? host : (volatile int *)device;
     unsigned threads = kind == HOLD_ONE_WARP ? 32 : THREADS;
     hold_kernel<<<(unsigned)held, threads, kind == HOLD_NO_SHARED ? 0 : shared, kind == HOLD_LOW_PRIORITY ? low : high>>>(end, host + 1);
     cuda_check(cudaGetLastError(), "holding SMs");

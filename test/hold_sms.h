@@ -2,9 +2,10 @@
 #ifndef HOLD_SMS_H
 #define HOLD_SMS_H
 
-// As NCCL's kernels: high priority, all shared memory of an SM, 640 threads, asks the host's memory whether to end. The others each differ
-// in one thing, to find what costs other kernels how much.
-typedef enum { HOLD_AS_NCCL, HOLD_LOW_PRIORITY, HOLD_ASKS_DEVICE, HOLD_NO_SHARED, HOLD_ONE_WARP } hold_kind;
+// As NCCL's kernels inside a machine: high priority, all shared memory of an SM, 640 threads, asks memory of the device whether to go on.
+// The others each differ in one thing, to find what costs other kernels how much; asking the host's memory is what NCCL does beside a
+// network.
+typedef enum { HOLD_AS_NCCL, HOLD_LOW_PRIORITY, HOLD_ASKS_HOST, HOLD_NO_SHARED, HOLD_ONE_WARP } hold_kind;
 
 #ifdef __cplusplus
 extern "C" {
