@@ -26,7 +26,7 @@ attention_shape attention_whole_shape(attention_block b) {
 }
 bool attention_shape_equal(attention_shape a, attention_shape b) {
     return a.backward == b.backward && a.causal == b.causal && a.Tq == b.Tq && a.Tk == b.Tk && a.Hq == b.Hq && a.Hkv == b.Hkv &&
-           a.HS == b.HS && a.q_stride == b.q_stride && a.kv_stride == b.kv_stride && a.sum_stride == b.sum_stride;
+           a.HS == b.HS && a.q_stride == b.q_stride && a.kv_stride == b.kv_stride;
 }
 
 static int64_t most_elements = INT32_MAX, most_scratch = DEVICE_ATTENTION_SCRATCH;
@@ -164,7 +164,8 @@ static attention_block part_of(attention_block b, attention_part part) { // the 
     return b;
 }
 // b: the rows that are wanted. The engine computes Tq and Tk rows, which may be more. Its results go to scratch, dense, and from there into
-// the sums. Its lse is dense because cuDNN assumed that whatever strides it was given (forward before 9.12, backward before 9.26).
+// the sums, or to where they are final. Its lse is dense because cuDNN assumed that whatever strides it was given (forward before 9.12,
+// backward before 9.26).
 // What the engine does not take is done by hand; if the tile is alone, it is not done, and the answer is false.
 static bool forward_tile(forward_tensors tile, attention_block b, int64_t Tq, int64_t Tk, bool merge, void *scratch) {
     int group = b.Hq / b.Hkv;
@@ -178,20 +179,15 @@ static bool forward_tile(forward_tensors tile, attention_block b, int64_t Tq, in
         attention_shape s = attention_call_shape(asked, false, part);
         scratch_memory m = {(char *)scratch, 0};
         forward_scratch f = forward_take(&m, s);
-        if (t.alone != NULL) {
-            s.sum_stride = b.q_stride;
-            f.out = t.alone;
-            f.lse = t.lse;
-        }
         void *tensors[ATTENTION_TENSORS] = {NULL};
         tensors[ATTENTION_Q] = (void *)t.q;
         tensors[ATTENTION_K] = (void *)t.k;
         tensors[ATTENTION_V] = (void *)t.v;
         tensors[ATTENTION_OUT] = f.out;
-        tensors[ATTENTION_LSE] = f.lse;
+        tensors[ATTENTION_LSE] = t.alone != NULL ? t.lse : f.lse;
         if (attention_call(s, tensors, b.scale, f.workspace)) {
-            if (t.alone == NULL)
-                attention_merge(t.out, t.lse, f.out, f.lse, b.Tq, s.Hq, b.HS, b.sum_stride, b.lse_stride, s.Tq, merge);
+            if (t.alone != NULL) op_copy_rows(t.alone, b.q_stride, f.out, s.sum_stride, b.Tq, s.sum_stride);
+            else attention_merge(t.out, t.lse, f.out, f.lse, b.Tq, s.Hq, b.HS, b.sum_stride, b.lse_stride, s.Tq, merge);
             taken = true;
         } else if (t.alone != NULL) {
             return false;

@@ -11,7 +11,7 @@ typedef struct {
     int64_t Tq, Tk;
     int Hq, Hkv, HS;       // Hq % Hkv == 0
     int64_t q_stride, kv_stride;    // from row to row; heads lie HS apart. q also for dout and (backward) out; kv for k and v
-    int64_t sum_stride, dkv_stride; // sum: forward out, backward dq; dkv: dk and dv. An engine's are dense, but for an out that is alone
+    int64_t sum_stride, dkv_stride; // sum: forward out, backward dq; dkv: dk and dv. From an engine all are dense
     int64_t lse_head;               // of lse and delta, from head to head; for an engine Tq (cuDNN's A100 kernels assume it before 9.26)
     attention_documents documents; // first == NULL except for the hand-written kernels
 } attention_shape;

@@ -35,11 +35,9 @@ bool attention_call(attention_shape s, void *const tensors[ATTENTION_TENSORS], f
     float *sums = (float *)device_alloc(sizeof(float) * (size_t)floats), *dk = sums + nq, *dv = dk + nkv;
     if (sums == NULL) comm_abort("the emulated attention engine is out of memory: %lld floats", (long long)floats);
     if (!s.backward) {
-        attention_shape dense = s;
-        dense.sum_stride = (int64_t)s.Hq * s.HS;
-        attention_kernel_forward(sums, lse, q, k, v, dense, scale, false);
+        attention_kernel_forward(sums, lse, q, k, v, s, scale, false);
         if (s.HS == 88) spoil(lse, s.Hq * s.Tq);
-        op_cast_rows((floatX *)tensors[ATTENTION_OUT], s.sum_stride, sums, s.Tq, dense.sum_stride);
+        op_cast_from_float((floatX *)tensors[ATTENTION_OUT], sums, nq);
         device_free(sums);
         return true;
     }
