@@ -227,12 +227,16 @@ void attention_kernel_backward(float *dq, float *dk, float *dv, const floatX *q,
 
 // ---- merge and delta ----
 
-// One block per token: first the merge weights of its heads, then its elements.
+// One block per token: first the merge weights of its heads, then its elements, which are on their way to L2 meanwhile.
 template <int W>
 __global__ void attention_merge_kernel(float *out, float *lse, const floatX *out_b, const float *lse_b, int H, int HS, int64_t stride,
                                        int64_t lse_stride, int64_t lse_stride_b, bool merge) {
     DYN_SHARED(float, weights); // (H, 2): of out and of out_b
     int64_t t = blockIdx.x;
+    for (int i = (int)threadIdx.x * W; i < H * HS; i += (int)blockDim.x * W) {
+        if (merge) prefetch(out + t * stride + i);
+        prefetch(out_b + t * H * HS + i);
+    }
     for (int h = (int)threadIdx.x; h < H; h += (int)blockDim.x) {
         float *lse_at = lse + h * lse_stride + t;
         float b = lse_b[h * lse_stride_b + t], *weight = &weights[2 * h];
