@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The peer of the GPU benchmark: a whole training step of a Llama in PyTorch on one GPU (forward, loss, backward, AdamW), bf16, batch 1.
+"""The peer of the GPU benchmark: a whole training step of a Llama in PyTorch on one GPU (forward, loss, backward, AdamW), bf16.
 
-    python3 dev/bench_torch_cuda.py --model llama3.2-1b --tokens 8192 --grad-accum 4 --steps 5
+    python3 dev/bench_torch_cuda.py --model llama3.2-1b --tokens 8192 --batch 4 --grad-accum 4 --steps 5
     python3 dev/bench_torch_cuda.py --model llama-8b-8-layers --tokens 131072 --steps 2
 
 scripts/gpu_check.sh runs it with our steps' sizes, on the same GPU. It uses what PyTorch (2.6 or newer) offers without other packages,
@@ -31,8 +31,9 @@ MODELS = {
 }
 parser = argparse.ArgumentParser(description="Times a training step of a Llama in PyTorch on one GPU.")
 parser.add_argument("--model", choices=sorted(MODELS), default="llama3.2-1b")
-parser.add_argument("--tokens", type=int, default=8192, help="sequence length, batch 1 (default: %(default)s)")
-parser.add_argument("--grad-accum", type=int, default=1, help="sequences per step, one after the other (default: %(default)s)")
+parser.add_argument("--tokens", type=int, default=8192, help="sequence length (default: %(default)s)")
+parser.add_argument("--batch", type=int, default=1, help="sequences at a time (default: %(default)s)")
+parser.add_argument("--grad-accum", type=int, default=1, help="batches per step, one after the other (default: %(default)s)")
 parser.add_argument("--steps", type=int, default=5, help="timed steps (default: %(default)s)")
 parser.add_argument("--warmup", type=int, default=2, help="steps before them, two or more (default: %(default)s)")
 parser.add_argument("--sdpa", choices=["auto", "flash", "cudnn"], default="auto",
@@ -70,12 +71,12 @@ def layers_recomputed():
         return L if args.recompute == "yes" else 0
     weights = L * (D * (H + 2 * HKV) * HS + H * HS * D + 3 * D * F) + V * D * (1 if TIED else 2)
     # Bytes of a layer that keeps all, and of one that is recomputed.
-    kept, least = [2 * args.tokens * n for n in (2 * D + 2 * (H + 2 * HKV) * HS + 2 * F, D + H * HS)]
+    kept, least = [2 * args.batch * args.tokens * n for n in (2 * D + 2 * (H + 2 * HKV) * HS + 2 * F, D + H * HS)]
     left = 0.85 * torch.cuda.mem_get_info()[1] - 18 * weights
     return next((n for n in range(L) if (L - n) * kept + n * least < left), L)
 
 
-def rotate(x, cos, sin):  # x (1, heads, T, HS), cos and sin (T, HS / 2)
+def rotate(x, cos, sin):  # x (B, heads, T, HS), cos and sin (T, HS / 2)
     a, b = x[..., : HS // 2], x[..., HS // 2 :]
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).to(x.dtype)
 
@@ -92,12 +93,12 @@ class Layer(nn.Module):
         self.qkv, self.out = nn.Linear(D, (H + 2 * HKV) * HS, bias=False), nn.Linear(H * HS, D, bias=False)
         self.gate_up, self.down = nn.Linear(D, 2 * F, bias=False), nn.Linear(F, D, bias=False)
 
-    def compute(self, x, cos, sin):  # x (1, T, D)
-        T = x.shape[1]
+    def compute(self, x, cos, sin):  # x (B, T, D)
+        B, T = x.shape[:2]
         q, k, v = self.qkv(self.norm1(x)).split([H * HS, HKV * HS, HKV * HS], dim=-1)
-        q, k, v = [t.view(1, T, -1, HS).transpose(1, 2) for t in (q, k, v)]
+        q, k, v = [t.view(B, T, -1, HS).transpose(1, 2) for t in (q, k, v)]
         y = functional.scaled_dot_product_attention(rotate(q, cos, sin), rotate(k, cos, sin), v, is_causal=True, enable_gqa=True)
-        x = x + self.out(y.transpose(1, 2).reshape(1, T, H * HS))
+        x = x + self.out(y.transpose(1, 2).reshape(B, T, H * HS))
         gate, up = self.gate_up(self.norm2(x)).split(F, dim=-1)
         return x + self.down(functional.silu(gate) * up)
 
@@ -109,7 +110,7 @@ class Layer(nn.Module):
 
 
 class TiledLoss(torch.autograd.Function):
-    """Mean cross-entropy of x w^T, x (T, D) in bf16, over the sequences of a step. The forward pass also computes the gradients, so the
+    """Mean cross-entropy of x w^T, x (B T, D) in bf16, over the sequences of a step. The forward pass also computes the gradients, so the
     logits are computed only once."""
 
     @staticmethod
@@ -146,7 +147,7 @@ class Llama(nn.Module):
             self.head.weight = self.embedding.weight
 
     def loss(self, x, labels):
-        return TiledLoss.apply(self.norm(x)[0], self.head.weight, labels[0])
+        return TiledLoss.apply(self.norm(x).flatten(0, 1), self.head.weight, labels.flatten())
 
     def forward(self, tokens, labels, cos, sin, recomputed):
         x = self.embedding(tokens).bfloat16()
@@ -155,7 +156,7 @@ class Llama(nn.Module):
         return self.loss(x, labels)
 
 
-def flops_per_step(T):
+def flops_per_sequence(T):
     """FLOPs of the matrix products, forward and backward; causal attention counted half."""
     weights = L * (D * (H + 2 * HKV) * HS + H * HS * D + 3 * D * F) + V * D
     return 6 * weights * T + 6 * L * H * HS * T * T
@@ -170,6 +171,7 @@ def main():
     if args.device == "cuda" and not torch.cuda.is_available():
         sys.exit("error: torch sees no GPU (--device cpu --model small shows only that this runs)")
     device, T, cuda = torch.device(args.device), args.tokens, args.device == "cuda"
+    sequences = args.batch * args.grad_accum  # of a step
     recomputed = layers_recomputed()
     torch.manual_seed(1)
     with device:
@@ -195,18 +197,18 @@ def main():
     backends["auto"] = (backends["cudnn"] if prefers_cudnn else []) + backends["flash"]
     times = []
     with sdpa_kernel(backends[args.sdpa], set_priority=True):
-        q, kv = [torch.empty((1, heads, T, HS), device=device, dtype=torch.bfloat16, requires_grad=True) for heads in (H, HKV)]
+        q, kv = [torch.empty((args.batch, heads, T, HS), device=device, dtype=torch.bfloat16, requires_grad=True) for heads in (H, HKV)]
         chosen = SDPBackend(torch._fused_sdp_choice(q, kv, kv, is_causal=True, enable_gqa=True)).name
         del q, kv
         on = f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}, cuDNN {torch.backends.cudnn.version()}" if cuda else "CPU"
         print(f"torch {torch.__version__}, {on}, {args.model}, "
               f"{sum(p.numel() for p in model.parameters()) / 1e6:.1f}M parameters, bf16{' autocast' if args.autocast else ''}, "
-              f"T {T} x {args.grad_accum}, {chosen}, recomputes {recomputed} of {L} layers, compiled {compiled}", flush=True)
+              f"T {T} x {args.batch} x {args.grad_accum}, {chosen}, recomputes {recomputed} of {L} layers, compiled {compiled}", flush=True)
 
         def whole_step():
             shown = 0
             for _ in range(args.grad_accum):  # new tokens each time: on memorized ones a GPU draws less power and clocks higher
-                tokens = torch.randint(0, V, (1, T + 1), device=device)
+                tokens = torch.randint(0, V, (args.batch, T + 1), device=device)
                 with torch.autocast(args.device, dtype=torch.bfloat16, enabled=args.autocast):
                     loss = model(tokens[:, :-1], tokens[:, 1:], cos, sin, recomputed)
                 loss.backward()
@@ -245,14 +247,14 @@ def main():
             start = time.perf_counter()
             shown = whole_step()
             ms = (time.perf_counter() - start) * 1000
-            print(f"step {step:3} | loss {shown:.4f} | {ms:.1f} ms | {args.grad_accum * T / ms * 1000:.0f} tok/s"
+            print(f"step {step:3} | loss {shown:.4f} | {ms:.1f} ms | {sequences * T / ms * 1000:.0f} tok/s"
                   f"{' | warm-up' if step < 0 else ''}", flush=True)
             if step >= 0:  # after every step: a run that is cut short has a result, too
                 times.append(ms)
                 median, least = statistics.median(times), min(times)
                 peak = torch.cuda.max_memory_allocated() / 2**30 if cuda else 0
-                print(f"median {median:.1f} ms {args.grad_accum * T / median * 1000:.1f} tok/s "
-                      f"{args.grad_accum * flops_per_step(T) / median / 1e9:.1f} TFLOP/s | "
+                print(f"median {median:.1f} ms {sequences * T / median * 1000:.1f} tok/s "
+                      f"{sequences * flops_per_sequence(T) / median / 1e9:.1f} TFLOP/s | "
                       f"min {least:.1f} ms | {len(times)} steps | {peak:.1f} GiB", flush=True)
 
 

@@ -543,14 +543,15 @@ sanitized() { # TOOL NAME COMMAND...
 export TORCHINDUCTOR_CACHE_DIR=$dir/inductor TRITON_CACHE_DIR=$dir/triton # what is compiled for one length is reused for the next
 steps_of() { # MODEL K: a step of K x 1024 tokens, ours and right after it PyTorch's
     local model=$1 S=$2 name limit=120 steps=3 timed=2 trace=()
-    local accum=$((128 / S)) # 128K tokens a step: with fewer, much of its time is the optimizer's, which is so in no real run
+    local batch=$((S == 8 ? 4 : 1)) # 32K rows or more at a time: products of fewer are slower
+    local accum=$((128 / S / batch)) # 128K tokens a step: with fewer, much of its time is the optimizer's, which is so in no real run
     name=$(basename "$model")
     [ $S = 128 ] && timed=1 limit=200 trace=(--trace "$dir/trace-$name-128K.json")
     passed_before "benchmark: PyTorch, $name, ${S}K" || # both, so that both are of the same run
         rest=${rest//"==== benchmark: step of $name, ${S}K: status 0,"/}
     gpu_only
     step "benchmark: step of $name, ${S}K" 75 $build/train_llama --model "$model" --from-scratch --train-data "$random" \
-        --seq-len ${S}K --grad-accum $accum --steps $steps "${trace[@]}"
+        --seq-len ${S}K --batch-size $batch --grad-accum $accum --steps $steps "${trace[@]}"
     if [ $mode = check ] && wanted "benchmark: PyTorch, $name, ${S}K"; then
         [ -n "$torch_job" ] && { wait $torch_job || echo "status $?" >>"$dir/torch_log"; }
         torch_job=
@@ -561,13 +562,13 @@ steps_of() { # MODEL K: a step of K x 1024 tokens, ours and right after it PyTor
     fi
     gpu_only
     step "benchmark: PyTorch, $name, ${S}K" $limit "${outside[@]}" "$torch" dev/bench_torch_cuda.py \
-        --model "$name" --tokens $((S * 1024)) --grad-accum $accum --steps $timed
+        --model "$name" --tokens $((S * 1024)) --batch $batch --grad-accum $accum --steps $timed
 }
-exposed() { # MODEL
-    local trace=$dir/trace-$1-128K.json
-    [ -e "$trace" ] || [ $mode = list ] || skip='no trace of a step at 128K'
+exposed() { # WHAT: of a step that left a trace
+    local trace=$dir/trace-${1//, /-}.json
+    [ -e "$trace" ] || [ $mode = list ] || skip='no trace of this step'
     have python3 || skip='no python3'
-    step "exposed time by name, $1, 128K" 20 python3 dev/trace_sum.py --last "$trace"
+    step "exposed time by name, $1" 20 python3 dev/trace_sum.py --last "$trace"
 }
 
 # The steps that show most come first.
@@ -581,7 +582,7 @@ step 'benchmark: limits of the steps' 120 "$bench" "${small[@]:-limits}"
 steps_of "$shaped" 8
 steps_of "$shaped" 32
 steps_of "$shaped" 128
-exposed llama-8b-$layers-layers
+exposed "llama-8b-$layers-layers, 128K"
 # Behind the first benchmarks: its tensors are managed memory, which on some machines can hang the GPU, and with it all that follows.
 step 'kernels, cuBLASLt, cuDNN against double' 180 $build/test/test_kernels$suffix $([ $mode = rehearse ] || echo tell)
 for ranks in 2 4; do # over NVLink, which ranks that share a GPU do not take
@@ -606,6 +607,7 @@ sanitized racecheck ', attention by hand' $points races
 step 'benchmark: beside held SMs' 60 "$bench" "${small[@]:-beside}"
 steps_of llama3.2-1b 8
 steps_of llama3.2-1b 128
+exposed "llama3.2-1b, 128K"
 steps_of llama3.2-1b 32
 step 'benchmark: attention' 120 "$bench" "${small[@]:-attention}"
 step 'benchmark and point 8: matrix products' 75 "$bench" "${small[@]:-products}"
@@ -614,7 +616,9 @@ step "benchmark: step of llama-8b-$layers-layers, 128K, selective" 75 $build/tra
     --train-data "$random" --seq-len 128K --recompute selective --steps 3
 gpu_only
 step "benchmark: step of llama-8b-$layers-layers, 128K, documents of some 16K" 120 $build/train_llama --model "$shaped" --from-scratch \
-    --train-data "$documents" --document-end 0 --seq-len 128K --steps 5
+    --train-data "$documents" --document-end 0 --seq-len 128K --steps 5 \
+    --trace "$dir/trace-llama-8b-$layers-layers-128K-documents.json"
+exposed "llama-8b-$layers-layers, 128K, documents"
 points 5 9
 step 'a small run' 60 "${tiny[@]}"
 step 'a small run, --stochastic-rounding, --moments bf16' 60 "${tiny[@]}" --stochastic-rounding --moments bf16
