@@ -287,6 +287,7 @@ static inline void calibrate_kernels(calibration *c, cluster *machines) {
     calibrate_set_linear(machines, D * F, (double)sizes[0], linear[0], rows, linear[2]);
     calibrate_set(machines, "attention_forward_efficiency", 2 * width / quadratic[0] / peak);
     calibrate_set(machines, "attention_backward_efficiency", 5 * width / quadratic[1] / peak);
+    calibrate_set_kind(machines, "softmax_width", 0, FIGURE_ESTIMATE); // a part of both, which hold for heads of this size
     calibrate_set(machines, "merge_bytes", calibrate_seconds(c, calibrate_merge, 0) / (double)c->T * hbm / width);
     calibrate_set(machines, "step_launch", launch[0] + launch[1]);
     c->T = 16; // so few rows that only the constant cost counts

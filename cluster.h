@@ -8,7 +8,7 @@
 #include <stddef.h>
 
 typedef enum { FIGURE_MEASURED, FIGURE_DATASHEET, FIGURE_ESTIMATE, FIGURE_KINDS } figure_kind;
-enum { CLUSTER_FIGURES = 28 };
+enum { CLUSTER_FIGURES = 29 };
 
 // One cluster: identical nodes, and what one GPU and its kernels reach. Every figure is a line of the cluster's file.
 typedef struct {
@@ -26,7 +26,8 @@ typedef struct {
     double hbm_rate;                     // bytes/s
     double element_bytes;                // of a parameter or activation: 2 (bf16), 4 (float)
     // attention kernels
-    double attention_forward_efficiency, attention_backward_efficiency; // of peak
+    double attention_forward_efficiency, attention_backward_efficiency; // of peak; where softmax_width is not 0, with heads of 128
+    double softmax_width;                // elements of a head whose products take as long as the softmax of a score does on top of them
     double merge_bytes;                  // bytes of memory traffic per Q element and ring step: out and lse, dQ, dK, dV accumulate
     double step_launch;                  // s: constant cost of a ring step, forward and backward together
     double attention_launch;             // s: constant cost of an attention operation, forward and backward together
@@ -70,6 +71,7 @@ static const cluster_figure cluster_figures[CLUSTER_FIGURES] = {
     FIGURE(element_bytes, 2, 4, true),
     FIGURE(attention_forward_efficiency, 1e-6, 1, false),
     FIGURE(attention_backward_efficiency, 1e-6, 1, false),
+    FIGURE(softmax_width, 0, 1e4, false),
     FIGURE(merge_bytes, 0, 1e6, false),
     FIGURE(step_launch, 0, 1e3, false),
     FIGURE(attention_launch, 0, 1e3, false),

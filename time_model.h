@@ -259,8 +259,9 @@ static inline planner_attention planner_attention_time(const planner_query *q, c
         a.slices = heads.Hq / attention_2d_first_slice(q->S / g->cp, heads.Hq, heads.Hkv_local, m->HS, g->cp > 1, ATTENTION_SLICE_BYTES).Hq;
     // Merging and launch of a ring step, a third of it in the forward pass. A rank's own block is never skipped.
     double extra = (c->merge_bytes * E / c->hbm_rate + a.slices * c->step_launch) * fmax(seen, 1.0 / g->cp);
-    double kernel_f = flop / (c->attention_forward_efficiency * c->peak);
-    double kernel_b = 2.5 * flop / (c->attention_backward_efficiency * c->peak);
+    double slower = (1 + c->softmax_width / m->HS) / (1 + c->softmax_width / 128); // a score's softmax costs the same for any head
+    double kernel_f = slower * flop / (c->attention_forward_efficiency * c->peak);
+    double kernel_b = slower * 2.5 * flop / (c->attention_backward_efficiency * c->peak);
     a.kernel_f = kernel_f * g->cp;
     a.kernel_b = kernel_b * g->cp;
     a.launch = c->attention_launch;

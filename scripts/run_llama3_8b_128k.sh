@@ -9,7 +9,7 @@
 #   grid      dp 1 x hp 8 x cp 1; ZeRO 8/8/8; recompute none, optimizer offload
 #   memory    63.8 GiB of a GPU by the dry run, 181 GiB of host memory a node, 90 of them for the state that is being saved
 #   expected  TGS 3318, MFU 49.7 %, 632 s a step, 87.8 h in all: predicted by --plan for the cluster h100, whose
-#             figures are 5 measured, 8 datasheet, 15 estimate. No such run was measured. For whole sequences: documents take less time.
+#             figures are 6 measured, 8 datasheet, 15 estimate. No such run was measured. For whole sequences: documents take less time.
 #
 #   one machine, or an allocation that mpirun knows:  MODEL=Meta-Llama-3-8B DATA='data/long*.bin' scripts/run_llama3_8b_128k.sh
 #   Slurm:                                            MODEL=... DATA=... sbatch scripts/run_llama3_8b_128k.sh

@@ -9,7 +9,7 @@
 #   grid      dp 2 x hp 8 x cp 2; ZeRO 8/8/32; recompute selective
 #   memory    52.8 GiB of a GPU by the dry run, 23 GiB of host memory a node, 22 of them for the state that is being saved
 #   expected  TGS 527, MFU 46.4 %, 994 s a step, 138.1 h in all: predicted by --plan for the cluster h100, whose
-#             figures are 5 measured, 8 datasheet, 15 estimate. No such run was measured. For whole sequences: documents take less time.
+#             figures are 6 measured, 8 datasheet, 15 estimate. No such run was measured. For whole sequences: documents take less time.
 #
 #   one machine, or an allocation that mpirun knows:  MODEL=Meta-Llama-3-8B DATA='data/long*.bin' scripts/run_llama3_8b_1m.sh
 #   Slurm:                                            MODEL=... DATA=... sbatch scripts/run_llama3_8b_1m.sh

@@ -9,7 +9,7 @@
 #   grid      dp 2 x hp 4 x cp 1; ZeRO 8/8/8; recompute selective
 #   memory    59.2 GiB of a GPU by the dry run, 90 GiB of host memory a node, 90 of them for the state that is being saved
 #   expected  TGS 1852, MFU 47.0 %, 1132 s a step, 157.3 h in all: predicted by --plan for the cluster h100, whose
-#             figures are 5 measured, 8 datasheet, 15 estimate. No such run was measured. For whole sequences: documents take less time.
+#             figures are 6 measured, 8 datasheet, 15 estimate. No such run was measured. For whole sequences: documents take less time.
 #
 #   one machine, or an allocation that mpirun knows:  MODEL=Meta-Llama-3-8B DATA='data/long*.bin' scripts/run_llama3_8b_256k.sh
 #   Slurm:                                            MODEL=... DATA=... sbatch scripts/run_llama3_8b_256k.sh

@@ -1372,6 +1372,23 @@ static void check_measured(void) {
         CHECK(fabs(p.seconds / steps[i].seconds - 1) < 0.02, "%lld tokens x %lld on one H100: %g s, measured %g", (long long)q.S,
               (long long)q.global_batch, p.seconds, steps[i].seconds);
     }
+    // Heads of 64 beside heads of 128: the attention of one sequence of llama3.2-1b's and of 4 layers of Llama-3-8B's (part 5), ms. Of the
+    // kernels, the cluster's efficiencies; the width of 33 is from the first row.
+    static const struct {
+        int64_t S;
+        double one_b, eight_b;
+    } attention[] = {{131072, 8761.911, 3642.803}, {32768, 545.796, 223.633}, {8192, 39.913, 16.352}};
+    model_config one_b = preset("llama3.2-1b");
+    for (size_t i = 0; i < sizeof attention / sizeof attention[0]; i++) {
+        planner_query q = planner_query_make(&one_b, &c, attention[i].S, 1, 1);
+        grid_shape one = planner_shape(&c, 1, 1, 1, 1, PLACEMENT_HEAD_FIRST);
+        planner_attention narrow = planner_attention_time(&q, &one, false);
+        q.model = &m;
+        planner_attention wide = planner_attention_time(&q, &one, false);
+        double ratio = 16 * (narrow.kernel_f + narrow.kernel_b) / (4 * (wide.kernel_f + wide.kernel_b));
+        CHECK(fabs(ratio * attention[i].eight_b / attention[i].one_b - 1) < 0.02, "%lld tokens: heads of 64 take %g times as long, "
+              "measured %g", (long long)attention[i].S, ratio, attention[i].one_b / attention[i].eight_b);
+    }
 }
 
 int main(void) {
