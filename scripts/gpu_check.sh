@@ -616,7 +616,7 @@ step "benchmark: step of llama-8b-$layers-layers, 128K, selective" 75 $build/tra
     --train-data "$random" --seq-len 128K --recompute selective --steps 3
 gpu_only
 step "benchmark: step of llama-8b-$layers-layers, 128K, documents of some 16K" 120 $build/train_llama --model "$shaped" --from-scratch \
-    --train-data "$documents" --document-end 0 --seq-len 128K --steps 5 \
+    --train-data "$documents" --document-end 0 --seq-len 128K --steps 10 \
     --trace "$dir/trace-llama-8b-$layers-layers-128K-documents.json"
 exposed "llama-8b-$layers-layers, 128K, documents"
 points 5 9

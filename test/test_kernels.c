@@ -1444,9 +1444,9 @@ int main(int argc, char **argv) {
             small_calls = n >= 2;
             attention_test_documents(document_rows);
             attention_test_limits(small_calls ? 1 : 0, small_calls ? 1 : 0);
-            // 256 rows and 34, rounded up (3 tiles); 256 rows and 34 with too few behind them.
-            check_tiles(4, 600, 600, 4, 2, 16, true, 0, 8, 290);
-            if (!KERNELS_ALONE) check_tiles(6, 400, 400, 2, 1, 64, true, 8, 0, 130); // twice 128 and 2; 116 rows that are too few
+            // 290 rows, rounded up; 256 rows and 34 with too few behind them.
+            check_tiles(2, 600, 600, 4, 2, 16, true, 0, 8, 290);
+            if (!KERNELS_ALONE) check_tiles(2, 400, 400, 2, 1, 64, true, 8, 0, 130); // twice 130, rounded up; 116 rows that are too few
             check_tiles(3, 420, 420, 2, 2, 8, true, 0, 0, 1000);   // 256, 128 and 36 with nothing behind them
             check_tiles(0, 270, 270, 2, 2, 24, true, 3, 0, 90);    // strides that the engine does not take
             check_tiles(0, 200, 300, 2, 1, 16, true, 0, 0, 130);   // keys that no query sees
@@ -1478,8 +1478,14 @@ int main(int argc, char **argv) {
         test_attention(170, 170, 1, 1, 16, true, 0, 0, 1000);
         int64_t asked = attention_test_engine_tiles() - before;
         CHECK(asked == (1 + BACKWARD_PASSES) * 3, "the engine was asked for %lld tiles, in pieces of other sizes", (long long)asked);
-        attention_test_documents(document_rows = 0);
         attention_test_limits(0, 0);
+        attention_test_documents(document_rows = 16); // 515 rows and 13 behind them: too few for 544, so 512 and 16, in 3 tiles
+        before = attention_test_engine_tiles();
+        test_attention(528, 528, 1, 1, 16, true, 0, 0, 515);
+        asked = attention_test_engine_tiles() - before;
+        CHECK(asked == (1 + BACKWARD_PASSES) * 3, "the engine was asked for %lld tiles, where only the last piece is rounded up",
+              (long long)asked);
+        attention_test_documents(document_rows = 0);
         before = attention_test_engine_tiles();
         CHECK(attention_engine_agrees(40, false, false) && attention_engine_agrees(40, false, true) &&
               attention_test_engine_tiles() == before, "an engine that takes no shape is wrong: what is computed in its place, or counted");

@@ -454,18 +454,20 @@ typedef struct {
     int64_t at, rows, asked;
 } row_piece;
 
-// The piece that begins at row `at` of the rows up to `end`. A document is cut into few different sizes, because the engine is compiled for
-// each: least_rows times powers of two, the largest first. The last piece is rounded up to such a size where that wastes little and extra
-// rows exist. They do no harm: extra queries see the document's keys (and are discarded), but the document's queries see no extra key.
+// The piece that begins at row `at` of the rows up to `end`. A document is computed in few different sizes, because the engine is planned for
+// each: where rows follow it, in one piece, rounded up to a sixteenth of a power of two; else cut into least_rows times powers of two, the
+// largest first. Extra rows do no harm: extra queries see the document's keys (and are discarded), but the document's queries
+// see no extra key.
 static row_piece piece_from(const block_part *p, int64_t at, int64_t end) {
     int64_t left = end - at, size = least_rows;
     row_piece piece = {at, min_i64(left, p->most), min_i64(left, p->most)};
     if (!p->document || left == 0) return piece;
     while (size < left && size < p->most) size *= 2;
-    bool all = size >= left && (size == least_rows || size - left <= size / 16) && at + size <= end + p->spare;
+    int64_t rounded = max_i64(least_rows, round_up(left, max_i64(size / 32, min_i64(least_rows, 128))));
+    bool all = left <= p->most && at + rounded <= end + p->spare;
     while (!all && size > left) size = size == least_rows ? 0 : size / 2;
-    piece.rows = size == 0 ? left : min_i64(size, left);
-    piece.asked = size;
+    piece.rows = all || size == 0 ? left : min_i64(size, left);
+    piece.asked = all ? rounded : size;
     return piece;
 }
 static row_piece piece_after(const block_part *p, row_piece piece, int64_t end) { return piece_from(p, piece.at + piece.rows, end); }
