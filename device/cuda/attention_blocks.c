@@ -454,10 +454,10 @@ typedef struct {
     int64_t at, rows, asked;
 } row_piece;
 
-// The piece that begins at row `at` of the rows up to `end`. A document is computed in few different sizes, because the engine is planned for
-// each: where rows follow it, in one piece, rounded up to a sixteenth of a power of two; else cut into least_rows times powers of two, the
-// largest first. Extra rows do no harm: extra queries see the document's keys (and are discarded), but the document's queries
-// see no extra key.
+// The piece that begins at row `at` of the rows up to `end`. A document is computed in few different sizes, because the engine is planned
+// for each: where rows follow it, in one piece, rounded up to a sixteenth of a power of two; else cut into least_rows times powers of two,
+// the largest first. Extra rows do no harm: extra queries see the document's keys (and are discarded), but the document's queries see no
+// extra key.
 static row_piece piece_from(const block_part *p, int64_t at, int64_t end) {
     int64_t left = end - at, size = least_rows;
     row_piece piece = {at, min_i64(left, p->most), min_i64(left, p->most)};
