@@ -1479,12 +1479,20 @@ int main(int argc, char **argv) {
         int64_t asked = attention_test_engine_tiles() - before;
         CHECK(asked == (1 + BACKWARD_PASSES) * 3, "the engine was asked for %lld tiles, in pieces of other sizes", (long long)asked);
         attention_test_limits(0, 0);
-        attention_test_documents(document_rows = 16); // 515 rows and 13 behind them: too few for 544, so 512 and 16, in 3 tiles
-        before = attention_test_engine_tiles();
-        test_attention(528, 528, 1, 1, 16, true, 0, 0, 515);
-        asked = attention_test_engine_tiles() - before;
-        CHECK(asked == (1 + BACKWARD_PASSES) * 3, "the engine was asked for %lld tiles, where only the last piece is rounded up",
-              (long long)asked);
+        // How a document is rounded up.
+        static const struct {
+            int rows, document, T, tiles; // rows: of the smallest piece; T: of the block
+        } rounded[] = {{16, 515, 528, 3},   // 13 rows behind it are too few for 544: 512, and 3 that become 16
+                       {16, 515, 547, 2},   // 544; and 16 of the 20 that follow
+                       {256, 800, 870, 3}}; // 70 behind it are too few for 896: 512, 256, and 32 by hand
+        for (size_t i = 0; i < sizeof rounded / sizeof *rounded; i++) {
+            attention_test_documents(document_rows = rounded[i].rows);
+            before = attention_test_engine_tiles();
+            test_attention(rounded[i].T, rounded[i].T, 1, 1, 16, true, 0, 0, rounded[i].document);
+            asked = attention_test_engine_tiles() - before;
+            CHECK(asked == (1 + BACKWARD_PASSES) * rounded[i].tiles, "the engine was asked for %lld tiles of a document of %d",
+                  (long long)asked, rounded[i].document);
+        }
         attention_test_documents(document_rows = 0);
         before = attention_test_engine_tiles();
         CHECK(attention_engine_agrees(40, false, false) && attention_engine_agrees(40, false, true) &&

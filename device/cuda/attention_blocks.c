@@ -440,12 +440,7 @@ static block_part part_from(attention_block b, int64_t at, bool engine) {
         p.b.documents.split = min_i64(p.b.documents.split, p.b.Tk);
         p.spare = b.Tq - end;
     }
-    if (p.document) {
-        int64_t most = least_rows;
-        while (2 * most <= p.most) most *= 2;
-        p.most = most;
-        p.b.documents.first = NULL;
-    }
+    if (p.document) p.b.documents.first = NULL;
     return p;
 }
 
@@ -460,15 +455,12 @@ typedef struct {
 // extra key.
 static row_piece piece_from(const block_part *p, int64_t at, int64_t end) {
     int64_t left = end - at, size = least_rows;
-    row_piece piece = {at, min_i64(left, p->most), min_i64(left, p->most)};
-    if (!p->document || left == 0) return piece;
-    while (size < left && size < p->most) size *= 2;
+    if (!p->document || left == 0) return (row_piece){at, min_i64(left, p->most), min_i64(left, p->most)};
+    while (size < left) size *= 2;
     int64_t rounded = max_i64(least_rows, round_up(left, max_i64(size / 32, min_i64(least_rows, 128))));
-    bool all = left <= p->most && at + rounded <= end + p->spare;
-    while (!all && size > left) size = size == least_rows ? 0 : size / 2;
-    piece.rows = all || size == 0 ? left : min_i64(size, left);
-    piece.asked = all ? rounded : size;
-    return piece;
+    if (rounded <= p->most && at + rounded <= end + p->spare) return (row_piece){at, left, rounded};
+    while (size > min_i64(left, p->most)) size = size == least_rows ? 0 : size / 2;
+    return (row_piece){at, size == 0 ? left : size, size};
 }
 static row_piece piece_after(const block_part *p, row_piece piece, int64_t end) { return piece_from(p, piece.at + piece.rows, end); }
 static attention_block tile_of(const block_part *p, row_piece queries, row_piece keys) {
