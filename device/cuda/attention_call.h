@@ -78,8 +78,8 @@ void attention_use_deterministic(void);
 void attention_test_limits(int64_t elements, int64_t scratch_bytes);                      // for tests: other limits; 0: those above
 // Packed documents: whether a document's share of a block, of so many queries and keys, is worth the engine's calls and kernels compiled
 // for it: if it is 2^33 products or more (visible query-key pairs x heads x HS; 2048 rows on the diagonal with 32 heads of 128; on an H100
-// cuDNN is more than 1.3 times as fast there as the hand-written kernels on documents of 1024 to 4096 rows) and can be cut into pieces of
-// 512 rows. For tests: pieces of `rows` or more, however little the work; 0: these limits.
+// cuDNN is more than 1.3 times as fast there as the hand-written kernels on documents of 1024 to 4096 rows) and has 512 rows or more on
+// both sides. For tests: `rows` in place of 512, however little the work; 0: these limits.
 bool attention_document_is_long(attention_block b, int64_t queries, int64_t keys);
 void attention_test_documents(int64_t rows);
 int64_t attention_test_engine_tiles(void); // tiles that the engine has computed, in part at least, since start, forward and backward
