@@ -274,7 +274,7 @@ static const option_row option_rows[] = {
      "write the plan as JSON, with every grid that fits (at most the 256 fastest); requires --plan"},
     {"Other", "cluster", "NAME|FILE", OPTION_TEXT, AT(cluster), 0, 0, "", "",
      "machines that --plan, --dry-run and a run's predictions assume: h100, h200, b200, gb200, a100-4nic, a100-4nic-datasheet, cpu, "
-     "or a file such as clusters/h100.txt (if absent: the default of this build)"},
+     "or a file such as clusters/h100.txt (if absent: cpu on the CPU device; on GPUs that of the GPU at hand, else h100)"},
     {"Other", "calibrate", "", OPTION_FLAG, AT(calibrate), 0, 0, "", "",
      "measure these machines with the ranks started, and write a file for --cluster; trains nothing; --model sets the shapes (if absent: "
      "tiny)"},

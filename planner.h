@@ -178,9 +178,15 @@ static inline void planner_reason(const planner_choice *p, char *text, size_t si
 
 enum { PLAN_SHOWN = 5, PLAN_LISTED = 256, PLAN_SAMPLES = 16 }; // grids printed; grids in --plan-json; samples read for their documents
 
-// --cluster, or the default of this build: cpu for float, h100 for bf16.
+// --cluster, or the default: cpu for float; for bf16 that of the GPU, once the device is started, where one is built in, else h100.
 static inline const char *plan_cluster_name(const options *o) {
-    return o->cluster != NULL ? o->cluster : sizeof(floatX) == sizeof(float) ? "cpu" : "h100";
+    static const char *const gpus[][2] = {
+        {"GH200", "h100"}, {"GB200", "gb200"}, {"B200", "b200"}, {"H200", "h200"}, {"A100", "a100-4nic-datasheet"}};
+    if (o->cluster != NULL) return o->cluster;
+    if (sizeof(floatX) == sizeof(float)) return "cpu";
+    for (size_t i = 0; i < sizeof gpus / sizeof gpus[0]; i++)
+        if (strstr(device_name(), gpus[i][0]) != NULL) return gpus[i][1];
+    return "h100";
 }
 // Fills *machines with the cluster that predictions are for, as `ranks` ranks see it. False with a message, also where what is given is not
 // for such machines (--plan, --dry-run) or for this device (a run).

@@ -79,7 +79,7 @@ def plans():
     text = """# Which degrees should I use
 
 Made by `dev/plan_tables.py` with one `--plan` per row. These are predictions for machines that were not at hand. The kernels of
-an H100 were measured, on one GPU; links and the H200 are described by data sheets and estimates (`clusters/h100.txt` and
+an H100 and an H200 were measured, on one GPU each; links are described by data sheets and estimates (`clusters/h100.txt` and
 `clusters/h200.txt` say which figure is which). Read the tables as an order of configurations, not as promises; plans less than 2 % apart
 are ties. `--calibrate` measures your own machine, whose figures then replace these.
 
@@ -232,9 +232,9 @@ fits. For example Llama-3-8B on H100 80 GB, each row with the options of the row
 ## Llama-3-8B
 
 Made by `dev/plan_tables.py` with one `--dry-run --hp auto` per row: the fastest choice of the planner that fits, at 16 Mi tokens a
-step. The rows are those of [plans.md](plans.md), up to 1M tokens and 64 GPUs. None of these was run. One H100 took the memory
-that was planned, to 0.1 %, in all the steps of `benchmarks/gpu_h100.md`. On the CPU device the plan is within 5 % of the measured memory,
-from some 50 MB on (`test/test_memory.sh`); while a state is written, a run takes some MB more.
+step. The rows are those of [plans.md](plans.md), up to 1M tokens and 64 GPUs. None of these was run. One H100 and one H200
+took the memory that was planned, to 0.1 %, in all the steps of `benchmarks/gpu_h100.md` and `gpu_h200.md`. On the CPU device the plan is
+within 5 % of the measured memory, from some 50 MB on (`test/test_memory.sh`); while a state is written, a run takes some MB more.
 
 - All categories are in GiB of one GPU, for bf16 with fp32 gradients, moments and master weights. The scratch memory of attention,
   at most 900 MiB, is that of cuDNN for Hopper; other GPUs need no more.

@@ -92,6 +92,9 @@ check 'tokens' bash -c "make -s DEVICE=cpu tools && build/cpu/text_to_tokens '$d
 mkdir "$dir/deep" # more layers than offload slots: otherwise nothing is copied to the host
 sed 's/"num_hidden_layers": *[0-9]*/"num_hidden_layers": 6/' test/golden/folder_f32/config.json >"$dir/deep/config.json"
 deep=($trainer --model "$dir/deep" --from-scratch --train-data "$dir/numbers.bin" --seq-len 64 --steps 2)
+check 'predictions are for the GPU at hand' ends_with 0 'predicted for h200 (the default' "${deep[@]}"
+check 'or for an H100, where it is none that is built in' \
+    ends_with 0 'predicted for h100 (the default' env FAKE_CUDA_NAME='NVIDIA GeForce RTX 4090' "${deep[@]}"
 check 'layers that keep all and are offloaded: nor is a copy under way disturbed' \
     "${deep[@]}" --recompute none --offload-activations 1 "${on_host[@]}" --grad-accum 2
 check 'nor gradients and parameters on their way to the host and back, of 2 ranks' \
