@@ -777,8 +777,8 @@ static bool engine_compiles(void) { return strcmp(op_attention_engine(false), "c
 
 // op_attention_*_alone, which gives its results in floatX at once: the same bits as by way of the float sums (backward passes of a GPU's
 // engine: the same within its rounding, because it adds in varying order). dq takes the place of q. What the engine or the rules do not
-// take leaves everything as it was. taken: whether this is taken.
-static void test_alone(int64_t T, int Hq, int Hkv, int HS, bool causal, int gap, int documents, bool taken) {
+// take leaves everything as it was. taken: whether this is taken; at_once: whether out then is written in its place.
+static void test_alone(int64_t T, int Hq, int Hkv, int HS, bool causal, int gap, int documents, bool taken, bool at_once) {
     char text[160];
     snprintf(text, sizeof text, "attention that is alone, %lld rows, heads %d on %d of %d%s, gap %d", (long long)T, Hq, Hkv, HS,
              causal ? ", causal" : "", gap);
@@ -797,8 +797,11 @@ static void test_alone(int64_t T, int Hq, int Hkv, int HS, bool causal, int gap,
     device_synchronize();
     memcpy(alone[0].x, out.x, sizeof(floatX) * (size_t)a.nq);
     op_cast_rows(out.x, b.q_stride, sum.f, T, width);
+    if (taken) memcpy(scratch, a.q.x, sizeof(floatX)); // where a call's out begins, unless it goes to its place at once
     bool took = op_attention_forward_alone(alone[0].x, lse_alone.f, a.q.x, a.k.x, a.v.x, b, scratch);
     device_synchronize();
+    CHECK(!taken || (memcmp(scratch, a.q.x, sizeof(floatX)) == 0) == at_once,
+          "op_attention_forward_alone: out goes where? %s", text);
     CHECK(took == taken, "op_attention_forward_alone: %staken: %s", took ? "" : "not ", text);
     CHECK(took == (memcmp(alone[0].x, out.x, sizeof(floatX) * (size_t)a.nq) == 0) &&
               took == (memcmp(lse_alone.f, lse.f, sizeof(float) * (size_t)a.nlse) == 0),
@@ -1426,12 +1429,12 @@ int main(int argc, char **argv) {
             test_slices_of_heads(256, 128, 8, 2, 8, false, 8, 0, 1, 2);
             test_slices_of_heads(128, 256, 4, 4, 16, false, 0, 0, 2, 1);
             if (!KERNELS_ALONE) { // cut: the least limits leave 128 rows of a head, and two heads do not divide three
-                test_alone(128, 4, 2, 16, true, 0, 0, true);
-                test_alone(128, 4, 4, 16, false, 8, 0, true);
-                test_alone(256, 6, 3, 8, true, 8, 0, cut == 0);
+                test_alone(128, 4, 2, 16, true, 0, 0, true, cut != 1);
+                test_alone(128, 4, 4, 16, false, 8, 0, true, false);
+                test_alone(256, 6, 3, 8, true, 8, 0, cut == 0, false);
             }
             if (engine_compiles() || KERNELS_ALONE) continue; // the kernels' launches are those of the shorter blocks above
-            test_alone(128, 4, 2, 40, true, 0, 0, false); // the emulated engine does not take it
+            test_alone(128, 4, 2, 40, true, 0, 0, false, false); // the emulated engine does not take it
             test_attention(256, 256, 4, 2, 40, true, 8, 0, 0); // the emulated engine does not take it
             test_attention(128, 256, 2, 2, 40, false, 0, 8, 0);
         }
@@ -1465,9 +1468,9 @@ int main(int argc, char **argv) {
         tell("products");
         test_products();
         if (KERNELS_ALONE) continue;
-        test_alone(100, 2, 2, 16, true, 0, 0, false);   // rows that the engine is not asked for
-        test_alone(128, 2, 2, 20, true, 0, 0, false);   // a head size
-        test_alone(256, 2, 2, 16, true, 0, 100, false); // documents
+        test_alone(100, 2, 2, 16, true, 0, 0, false, false);   // rows that the engine is not asked for
+        test_alone(128, 2, 2, 20, true, 0, 0, false, false);   // a head size
+        test_alone(256, 2, 2, 16, true, 0, 100, false, false); // documents
         test_engine_takes();
         if (!TEST_SANITIZED) test_attention(256, 256, 4, 2, 48, true, 0, 0, 0); // the emulated engine takes it and computes it wrongly
 #ifdef DEVICE_EMULATED

@@ -263,34 +263,31 @@ void attention_merge(float *out, float *lse, const floatX *out_b, const float *l
            lse_stride, lse_stride_b, merge);
 }
 
-// One block per token.
 template <int W>
-__global__ void attention_sum_heads_kernel(float *to, const floatX *from, int heads, int members, int HS, int64_t stride, bool add) {
-    int64_t t = blockIdx.x;
-    for (int i = (int)threadIdx.x * W; i < heads * HS; i += (int)blockDim.x * W) {
-        float *at = to + t * stride + i, sum[W], x[W];
-        const floatX *first = from + (t * heads + i / HS) * members * HS + i % HS;
-        load<W>(sum, first);
+__global__ void attention_sum_heads_kernel(float *to, const floatX *from, int64_t n, int width, int members, int HS, int64_t stride,
+                                           bool add) {
+    int64_t i;
+    if (flat_range<W>(n, &i) == 0) return;
+    float *at = to + i / width * stride + i % width, sum[W], x[W];
+    const floatX *first = from + i / HS * members * HS + i % HS;
+    load<W>(sum, first);
 #pragma unroll 4
-        for (int m = 1; m < members; m++) {
-            load<W>(x, first + m * HS);
+    for (int m = 1; m < members; m++) {
+        load<W>(x, first + m * HS);
 #pragma unroll
-            for (int k = 0; k < W; k++) sum[k] += x[k];
-        }
-        if (add) {
-            load<W>(x, at);
-#pragma unroll
-            for (int k = 0; k < W; k++) sum[k] += x[k];
-        }
-        store<W>(at, sum);
+        for (int k = 0; k < W; k++) sum[k] += x[k];
     }
+    if (add) {
+        load<W>(x, at);
+#pragma unroll
+        for (int k = 0; k < W; k++) sum[k] += x[k];
+    }
+    store<W>(at, sum);
 }
 void attention_sum_heads(float *to, const floatX *from, int64_t T, int heads, int members, int HS, int64_t stride, bool add) {
-    if (T == 0) return;
-    bool packed = HS % PACK == 0 && stride % 4 == 0 && aligned16(to) && aligned16(from);
-    auto sum_heads_kernel = packed ? attention_sum_heads_kernel<PACK> : attention_sum_heads_kernel<1>;
-    LAUNCH(sum_heads_kernel, grid_size(T), block_size((int64_t)heads * HS / (packed ? PACK : 1), 256), 0, to, from, heads, members, HS,
-           stride, add);
+    int width = heads * HS;
+    LAUNCH_FLAT(attention_sum_heads_kernel, PACK, HS % PACK == 0 && stride % 4 == 0 && aligned16(to) && aligned16(from), T * width, to,
+                from, T * width, width, members, HS, stride, add);
 }
 
 __global__ void attention_lse_copy_kernel(float *to, const float *from, int64_t n, int64_t rows, int64_t known, int64_t to_stride,

@@ -164,8 +164,8 @@ static attention_block part_of(attention_block b, attention_part part) { // the 
     return b;
 }
 // b: the rows that are wanted. The engine computes Tq and Tk rows, which may be more. Its results go to scratch, dense, and from there into
-// the sums, or to where they are final. Its lse is dense because cuDNN assumed that whatever strides it was given (forward before 9.12,
-// backward before 9.26).
+// the sums, or to where they are final; out of all heads of a tile that is alone, which is dense there, goes there at once. Its lse is
+// dense because cuDNN assumed that whatever strides it was given (forward before 9.12, backward before 9.26).
 // What the engine does not take is done by hand; if the tile is alone, it is not done, and the answer is false.
 static bool forward_tile(forward_tensors tile, attention_block b, int64_t Tq, int64_t Tk, bool merge, void *scratch) {
     int group = b.Hq / b.Hkv;
@@ -179,6 +179,7 @@ static bool forward_tile(forward_tensors tile, attention_block b, int64_t Tq, in
         attention_shape s = attention_call_shape(asked, false, part);
         scratch_memory m = {(char *)scratch, 0};
         forward_scratch f = forward_take(&m, s);
+        if (t.alone != NULL && b.q_stride == s.sum_stride) f.out = t.alone;
         void *tensors[ATTENTION_TENSORS] = {NULL};
         tensors[ATTENTION_Q] = (void *)t.q;
         tensors[ATTENTION_K] = (void *)t.k;
@@ -186,8 +187,9 @@ static bool forward_tile(forward_tensors tile, attention_block b, int64_t Tq, in
         tensors[ATTENTION_OUT] = f.out;
         tensors[ATTENTION_LSE] = t.alone != NULL ? t.lse : f.lse;
         if (attention_call(s, tensors, b.scale, f.workspace)) {
-            if (t.alone != NULL) op_copy_rows(t.alone, b.q_stride, f.out, s.sum_stride, b.Tq, s.sum_stride);
-            else attention_merge(t.out, t.lse, f.out, f.lse, b.Tq, s.Hq, b.HS, b.sum_stride, b.lse_stride, s.Tq, merge);
+            if (t.alone == NULL)
+                attention_merge(t.out, t.lse, f.out, f.lse, b.Tq, s.Hq, b.HS, b.sum_stride, b.lse_stride, s.Tq, merge);
+            else if (t.alone != f.out) op_copy_rows(t.alone, b.q_stride, f.out, s.sum_stride, b.Tq, s.sum_stride);
             taken = true;
         } else if (t.alone != NULL) {
             return false;

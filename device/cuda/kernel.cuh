@@ -187,4 +187,16 @@ int block_size(int64_t items, int most);
 // The number of blocks, checked: grid.x holds 2^31 - 1.
 unsigned grid_size(int64_t blocks);
 
+// Launches a kernel<W> over n elements: W = pack when all addresses allow it, else 1. n == 0: nothing.
+#define LAUNCH_FLAT(kernel, pack, all_aligned, n, ...)                                                                           \
+    do {                                                                                                                         \
+        int threads = block_size(ceil_div(n, pack), 256);                                                                        \
+        if ((n) == 0) break;                                                                                                     \
+        if (all_aligned) {                                                                                                       \
+            LAUNCH(kernel<pack>, grid_size(ceil_div(n, (int64_t)pack * threads)), threads, 0, __VA_ARGS__);                      \
+        } else {                                                                                                                 \
+            LAUNCH(kernel<1>, grid_size(ceil_div(n, (int64_t)threads)), threads, 0, __VA_ARGS__);                                \
+        }                                                                                                                        \
+    } while (0)
+
 #endif

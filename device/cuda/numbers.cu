@@ -13,18 +13,6 @@ unsigned grid_size(int64_t blocks) {
     return (unsigned)blocks;
 }
 
-// Launches a kernel<W> over n elements: W = pack when all addresses allow it, else 1. n == 0: nothing.
-#define LAUNCH_FLAT(kernel, pack, all_aligned, n, ...)                                                                           \
-    do {                                                                                                                         \
-        int threads = block_size(ceil_div(n, pack), 256);                                                                        \
-        if ((n) == 0) break;                                                                                                     \
-        if (all_aligned) {                                                                                                       \
-            LAUNCH(kernel<pack>, grid_size(ceil_div(n, (int64_t)pack * threads)), threads, 0, __VA_ARGS__);                      \
-        } else {                                                                                                                 \
-            LAUNCH(kernel<1>, grid_size(ceil_div(n, (int64_t)threads)), threads, 0, __VA_ARGS__);                                \
-        }                                                                                                                        \
-    } while (0)
-
 // ---- casts, sums of vectors ----
 
 template <int W, class To, class From> __device__ __forceinline__ void cast_flat(To *to, const From *from, int64_t n) {
