@@ -172,11 +172,15 @@ __device__ __forceinline__ void adamw_flat(floatX *param, float *master, Moment 
     int64_t i;
     int count = flat_range<W>(n, &i);
     float p[W], g[W], mean[W], square[W];
-    if (master != nullptr) load_some<W>(p, master + i, count);
-    else load_some<W>(p, param + i, count);
-    load_some<W>(g, grad + i, count);
-    load_some<W>(mean, m + i, count);
-    load_some<W>(square, v + i, count);
+    auto load_all = [&](int known) {
+        load_some<W>(g, grad + i, known);
+        load_some<W>(mean, m + i, known);
+        load_some<W>(square, v + i, known);
+        if (master != nullptr) load_some<W>(p, master + i, known);
+        else load_some<W>(p, param + i, known);
+    };
+    if (count >= W) load_all(W); // a constant: no branch between these loads, at which one would wait for the one before
+    else load_all(count);
 #pragma unroll
     for (int k = 0; k < W; k++) {
         g[k] *= args.grad_scale;
@@ -186,13 +190,16 @@ __device__ __forceinline__ void adamw_flat(floatX *param, float *master, Moment 
     }
     if (master != nullptr) store_some<W>(master + i, p, count);
     if (ROUNDS || args.rounding.stochastic) {
+        uint64_t draws[W]; // before any condition, or nvcc computes some of them on both sides of it
 #pragma unroll
         for (int k = 0; k < W; k++) {
-            uint64_t draws = rounding_draws(key, args.rounding.first + i + k);
-            if (args.rounding.stochastic) p[k] = round_at_random(p[k], draws);
-            if (ROUNDS) mean[k] = round_at_random(mean[k], draws >> 16);
-            if (ROUNDS) square[k] = round_at_random(square[k], draws >> 32);
+            draws[k] = rounding_draws(key, args.rounding.first + i + k);
+            if (ROUNDS) mean[k] = round_at_random(mean[k], draws[k] >> 16);
+            if (ROUNDS) square[k] = round_at_random(square[k], draws[k] >> 32);
         }
+#pragma unroll
+        for (int k = 0; k < W; k++)
+            if (args.rounding.stochastic) p[k] = round_at_random(p[k], draws[k]);
     }
     store_some<W>(m + i, mean, count);
     store_some<W>(v + i, square, count);
