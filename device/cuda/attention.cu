@@ -227,40 +227,40 @@ void attention_kernel_backward(float *dq, float *dk, float *dv, const floatX *q,
 
 // ---- merge and delta ----
 
-// One block per token: first the merge weights of its heads, then its elements, which are on their way to L2 meanwhile.
-template <int W>
+// One block per token. Each thread computes the weights of its elements' heads itself: all that it needs is then loaded at once.
+template <int W, bool MERGE>
 __global__ void attention_merge_kernel(float *out, float *lse, const floatX *out_b, const float *lse_b, int H, int HS, int64_t stride,
-                                       int64_t lse_stride, int64_t lse_stride_b, bool merge) {
-    DYN_SHARED(float, weights); // (H, 2): of out and of out_b
+                                       int64_t lse_stride, int64_t lse_stride_b) {
     int64_t t = blockIdx.x;
+    auto weights = [&](int h, float *a, float *b) { // of out and of out_b; returns the log-sum-exp of both
+        float added = lse_b[h * lse_stride_b + t];
+        if constexpr (MERGE) return merge_weights(lse[h * lse_stride + t], added, a, b);
+        *a = 0, *b = added == -INFINITY ? 0 : 1;
+        return added;
+    };
     for (int i = (int)threadIdx.x * W; i < H * HS; i += (int)blockDim.x * W) {
-        if (merge) prefetch(out + t * stride + i);
-        prefetch(out_b + t * H * HS + i);
-    }
-    for (int h = (int)threadIdx.x; h < H; h += (int)blockDim.x) {
-        float *lse_at = lse + h * lse_stride + t;
-        float b = lse_b[h * lse_stride_b + t], *weight = &weights[2 * h];
-        if (merge) *lse_at = merge_weights(*lse_at, b, weight, weight + 1);
-        else *lse_at = b, weight[0] = 0, weight[1] = b == -INFINITY ? 0 : 1;
-    }
-    __syncthreads();
-    for (int i = (int)threadIdx.x * W; i < H * HS; i += (int)blockDim.x * W) {
-        float x[W] = {0}, y[W], a = weights[2 * (i / HS)], b = weights[2 * (i / HS) + 1];
-        if (merge) load<W>(x, out + t * stride + i);
+        float x[W] = {0}, y[W], a, b;
+        if constexpr (MERGE) load<W>(x, out + t * stride + i);
         load<W>(y, out_b + t * H * HS + i);
+        weights(i / HS, &a, &b);
 #pragma unroll
         for (int k = 0; k < W; k++) x[k] = (a > 0 ? a * x[k] : 0.0f) + (b > 0 ? b * y[k] : 0.0f);
         store<W>(out + t * stride + i, x);
+    }
+    __syncthreads(); // all threads have read lse
+    for (int h = (int)threadIdx.x; h < H; h += (int)blockDim.x) {
+        float a, b;
+        lse[h * lse_stride + t] = weights(h, &a, &b);
     }
 }
 void attention_merge(float *out, float *lse, const floatX *out_b, const float *lse_b, int64_t T, int H, int HS, int64_t stride,
                      int64_t lse_stride, int64_t lse_stride_b, bool merge) {
     if (T == 0) return;
-    size_t shared = sizeof(float) * (size_t)(2 * H);
-    bool packed = HS % PACK == 0 && stride % 4 == 0 && aligned16(out) && aligned16(out_b);
-    auto merge_kernel = packed ? attention_merge_kernel<PACK> : attention_merge_kernel<1>;
-    LAUNCH(merge_kernel, grid_size(T), block_size(H * HS / (packed ? PACK : 1), 256), shared, out, lse, out_b, lse_b, H, HS, stride,
-           lse_stride, lse_stride_b, merge);
+    bool packed = HS % FLOAT_PACK == 0 && stride % FLOAT_PACK == 0 && aligned16(out) && aligned16(out_b);
+    auto merge_kernel = packed ? (merge ? attention_merge_kernel<FLOAT_PACK, true> : attention_merge_kernel<FLOAT_PACK, false>)
+                               : (merge ? attention_merge_kernel<1, true> : attention_merge_kernel<1, false>);
+    LAUNCH(merge_kernel, grid_size(T), block_size(H * HS / (packed ? FLOAT_PACK : 1), 256), 0, out, lse, out_b, lse_b, H, HS, stride,
+           lse_stride, lse_stride_b);
 }
 
 template <int W>
