@@ -14,71 +14,96 @@ static __device__ __forceinline__ softmax_sum warp_softmax(softmax_sum mine) {
     return all;
 }
 
-// One block per row, which is read from memory only once: for the backward pass its first `kept` logits stay in shared memory until the
-// gradient replaces them. The rest (a tenth of Llama-3's 128256 in bf16 on Hopper) is read again from cache, too small for two rows per SM.
+// A block takes ROWS rows, one after another. The first `kept` logits of a row stay in shared memory until the gradient replaces them, and
+// as it does, copies of the next row's start to the same places: memory is read while the block computes, and once. The rest (a tenth of
+// Llama-3's 128256 in bf16 on Hopper) is prefetched and read again from cache, which is too small for two rows per SM.
 constexpr int SUMS = 32; // one for each warp of the largest block
+constexpr int ROWS = 4;
 
 template <int W>
 __global__ void __launch_bounds__(1024)
-cross_entropy_kernel(float *losses, floatX *logits, const int32_t *labels, int64_t V, int kept, float scale, bool backward) {
+cross_entropy_kernel(float *losses, floatX *logits, const int32_t *labels, int64_t T, int64_t V, int kept, float scale, bool backward) {
     DYN_SHARED(softmax_sum, shared);
-    floatX *row_kept = reinterpret_cast<floatX *>(shared + SUMS); // (kept)
-    int64_t t = blockIdx.x;
-    floatX *row = logits + t * V;
-    int label = labels[t];
+    floatX *row_kept = reinterpret_cast<floatX *>(shared + SUMS); // (kept); each thread uses the pieces that it copies
     int width = (int)V, first = (int)threadIdx.x * W, step = (int)blockDim.x * W;
-    if (label < 0) { // ignored
-        float zero[W];
-        for (int k = 0; k < W; k++) zero[k] = 0;
-        for (int v = first; backward && v < width; v += step) store<W>(row + v, zero);
-        if (threadIdx.x == 0) losses[t] = 0;
-        return;
-    }
-    float label_logit = to_float(row[label]); // before any thread overwrites it: a barrier follows
-    softmax_sum mine = {-INFINITY, 0};
-    constexpr int AT_A_TIME = 4;
-    for (int begin = first; begin < width; begin += AT_A_TIME * step) {
-        stored_piece<W> piece[AT_A_TIME];
-        load_pieces<AT_A_TIME, W>(piece, row, begin, step, width);
-#pragma unroll
-        for (int n = 0; n < AT_A_TIME; n++) {
-            int v = begin + n * step;
-            if (v >= width) continue;
-            if (v < kept) *reinterpret_cast<stored_piece<W> *>(row_kept + v) = piece[n];
-            float x[W], largest = mine.largest;
-            unpack<W>(x, piece[n]);
+    int lane = (int)threadIdx.x % 32, warps = (int)blockDim.x / 32;
+    int64_t begin = (int64_t)blockIdx.x * ROWS, end = min_i64(begin + ROWS, T);
+    auto read_row = [&](int64_t t) { return t < end && labels[t] >= 0 ? logits + t * V : nullptr; }; // nullptr: there is nothing to read
+    auto fetch = [&](const floatX *row, int v) {
+        if (row == nullptr) return;
+        if (v >= kept) prefetch(row + v);
+        else if constexpr (W > 1) copy_async<16>(row_kept + v, row + v);
+        else row_kept[v] = row[v];
+    };
+    const floatX *next = read_row(begin);
+    for (int v = first; v < kept; v += step) fetch(next, v);
+    for (int64_t t = begin; t < end; t++) {
+        floatX *row = logits + t * V;
+        int label = labels[t];
+        next = read_row(t + 1);
+        if (label < 0) { // ignored
+            float zero[W] = {0};
+            for (int v = first; backward && v < width; v += step) {
+                store<W>(row + v, zero);
+                fetch(next, v);
+            }
+            if (threadIdx.x == 0) losses[t] = 0;
+            continue;
+        }
+        float label_logit = to_float(row[label]); // before any thread overwrites it: a barrier follows
+        softmax_sum mine = {-INFINITY, 0};
+        auto add = [&](const float (&x)[W]) {
+            float largest = mine.largest;
 #pragma unroll
             for (int k = 0; k < W; k++) largest = fmaxf(largest, x[k]);
             if (largest > mine.largest) mine.sum *= fast_exp(mine.largest - largest);
             mine.largest = largest;
 #pragma unroll
             for (int k = 0; k < W; k++) mine.sum += fast_exp2(fmaf(x[k], LOG2_E, -largest * LOG2_E));
+        };
+        copy_async_wait();
+        int rest = first;
+        for (; rest < kept; rest += step) {
+            float x[W];
+            load<W>(x, row_kept + rest);
+            add(x);
         }
+        constexpr int AT_A_TIME = 4;
+        for (int v = rest; v < width; v += AT_A_TIME * step) {
+            stored_piece<W> piece[AT_A_TIME];
+            load_pieces<AT_A_TIME, W>(piece, row, v, step, width);
+#pragma unroll
+            for (int n = 0; n < AT_A_TIME; n++) {
+                if (v + n * step >= width) continue;
+                float x[W];
+                unpack<W>(x, piece[n]);
+                add(x);
+            }
+        }
+        mine = warp_softmax(mine);
+        __syncthreads(); // all threads have read the sums of the row before
+        if (lane == 0) shared[threadIdx.x / 32] = mine;
+        __syncthreads();
+        softmax_sum none = {-INFINITY, 0}, all = warp_softmax(lane < warps ? shared[lane] : none);
+        if (threadIdx.x == 0) losses[t] = logf(all.sum) + all.largest - label_logit;
+        if (!backward) continue;
+        float factor = scale / all.sum, shift = -all.largest * LOG2_E;
+        auto replace = [&](int v, const floatX *logits_at_v) {
+            float x[W];
+            load<W>(x, logits_at_v);
+            fetch(next, v); // to the same place
+#pragma unroll
+            for (int k = 0; k < W; k++) x[k] = fast_exp2(fmaf(x[k], LOG2_E, shift)) * factor;
+            if (v <= label && label < v + W) {
+#pragma unroll
+                for (int k = 0; k < W; k++) // not x[label - v]: x must stay in registers
+                    if (v + k == label) x[k] -= scale;
+            }
+            store<W>(row + v, x);
+        };
+        for (int v = first; v < kept; v += step) replace(v, row_kept + v);
+        for (int v = rest; v < width; v += step) replace(v, row + v);
     }
-    mine = warp_softmax(mine);
-    int lane = (int)threadIdx.x % 32, warps = (int)blockDim.x / 32;
-    if (lane == 0) shared[threadIdx.x / 32] = mine;
-    __syncthreads();
-    softmax_sum none = {-INFINITY, 0}, all = warp_softmax(lane < warps ? shared[lane] : none);
-    if (threadIdx.x == 0) losses[t] = logf(all.sum) + all.largest - label_logit;
-    if (!backward || first >= width) return;
-    float factor = scale / all.sum, shift = -all.largest * LOG2_E;
-    auto replace = [&](int v, const floatX *logits_at_v) {
-        float x[W];
-        load<W>(x, logits_at_v);
-#pragma unroll
-        for (int k = 0; k < W; k++) x[k] = fast_exp2(fmaf(x[k], LOG2_E, shift)) * factor;
-        if (v <= label && label < v + W) {
-#pragma unroll
-            for (int k = 0; k < W; k++) // not x[label - v]: x must stay in registers
-                if (v + k == label) x[k] -= scale;
-        }
-        store<W>(row + v, x);
-    };
-    int v = first + (width - 1 - first) / step * step; // backwards: the end of the row, which was not kept, was read last
-    for (; v >= kept; v -= step) replace(v, row + v);
-#pragma unroll 4
-    for (; v >= 0; v -= step) replace(v, row_kept + v); // stored by this thread
 }
 void op_cross_entropy(float *losses, floatX *logits, const int32_t *labels, int64_t T, int64_t V, float scale, bool backward) {
     if (T == 0) return;
@@ -86,9 +111,10 @@ void op_cross_entropy(float *losses, floatX *logits, const int32_t *labels, int6
     int64_t fit = (int64_t)((device_shared_memory() - sums) / (PACK * sizeof(floatX))) * PACK, kept = backward ? min_i64(V, fit) : 0;
     size_t shared = sums + sizeof(floatX) * (size_t)kept;
     int most = 2 * V <= fit ? 512 : 1024; // two blocks on an SM where their rows fit: one's loads hide the other's sums
+    unsigned blocks = grid_size(ceil_div(T, ROWS));
     if (packs(V, logits))
-        LAUNCH(cross_entropy_kernel<PACK>, grid_size(T), block_size(V / PACK, most), shared, losses, logits, labels, V, (int)kept, scale,
+        LAUNCH(cross_entropy_kernel<PACK>, blocks, block_size(V / PACK, most), shared, losses, logits, labels, T, V, (int)kept, scale,
                backward);
     else
-        LAUNCH(cross_entropy_kernel<1>, grid_size(T), block_size(V, most), shared, losses, logits, labels, V, (int)kept, scale, backward);
+        LAUNCH(cross_entropy_kernel<1>, blocks, block_size(V, most), shared, losses, logits, labels, T, V, (int)kept, scale, backward);
 }
