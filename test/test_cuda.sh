@@ -154,7 +154,7 @@ check 'ranks with unequal memory and peak, over fake CUDA' unequal
 planned() { # --hp auto plans for the memory that the poorer GPU has, not for the cluster's
     env FAKE_CUDA_POOR=1:135000 TRAIN_LLAMA_TIMEOUT=20 mpirun -np 2 $build/train_llama-without-gpu --model tiny --from-scratch \
         --train-data "$dir/data.bin" --seq-len 1024 --steps 1 --hp auto >"$dir/unequal" &&
-        grep -q '^planned for h100: .*optimizer offload' "$dir/unequal"
+        grep -q '^planned for h200: .*optimizer offload' "$dir/unequal"
 }
 check '--hp auto plans for the memory at hand' planned
 offloading=($build/train_llama-without-gpu --model tiny --from-scratch --train-data "$dir/data.bin" --seq-len 512 --steps 1

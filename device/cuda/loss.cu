@@ -91,7 +91,6 @@ cross_entropy_kernel(float *losses, floatX *logits, const int32_t *labels, int64
         auto replace = [&](int v, const floatX *logits_at_v) {
             float x[W];
             load<W>(x, logits_at_v);
-            fetch(next, v); // to the same place
 #pragma unroll
             for (int k = 0; k < W; k++) x[k] = fast_exp2(fmaf(x[k], LOG2_E, shift)) * factor;
             if (v <= label && label < v + W) {
@@ -100,6 +99,7 @@ cross_entropy_kernel(float *losses, floatX *logits, const int32_t *labels, int64
                     if (v + k == label) x[k] -= scale;
             }
             store<W>(row + v, x);
+            fetch(next, v); // to the same place, after its last use
         };
         for (int v = first; v < kept; v += step) replace(v, row_kept + v);
         for (int v = rest; v < width; v += step) replace(v, row + v);
