@@ -574,6 +574,8 @@ compares; step 'curve and gradients beside the CPU device, 1 rank' 60 $build/tes
 points 1 6 2 4
 point_7 2
 point_7 4
+several; step 'a rank that stops is named, 2 ranks on one GPU' 60 "${sharing[@]}" TRAIN_LLAMA_TIMEOUT=10 \
+    test/gpu_stopped_rank.sh "${one[@]}" 1000000 --hp 2
 step 'benchmark: kernels that move memory' 40 "$bench" "${small[@]:-kernels}"
 step 'benchmark: limits of the steps' 120 "$bench" "${small[@]:-limits}"
 steps_of "$shaped" 8

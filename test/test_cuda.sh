@@ -57,6 +57,8 @@ nameless() { # name of a GPU
 for name in 'NVIDIA RTX A1000' 'NVIDIA A100-SXM4-40GB MIG 3g.20gb' 'NVIDIA GeForce RTX 4090 D'; do
     check "the peak of an $name is not known" nameless "$name"
 done
+seq 1 2000 | tr '\n' ' ' >"$dir/numbers"
+check 'tokens' bash -c "make -s DEVICE=cpu tools && build/cpu/text_to_tokens '$dir/numbers.bin' '$dir/numbers'"
 comm=$build/test/test_comm-without-gpu
 check 'transfers over fake NCCL, 8 ranks, behind the host' env FAKE_CUDA_SLOW=1 mpirun -np 8 $comm
 check 'transfers without end are no reason to end' env TRAIN_LLAMA_TIMEOUT=2 mpirun -np 2 $comm busy
@@ -65,6 +67,8 @@ check 'a peer never answers' \
     env TRAIN_LLAMA_TIMEOUT=2 mpirun -np 4 $comm silent
 check 'one of all never answers' ends_with 1 'kv_inner allgather number 2, 150 bytes, ranks 3 2 1 0: not done' \
     env TRAIN_LLAMA_TIMEOUT=2 mpirun -np 4 $comm silent-all
+check 'a rank of a run that stops is named, and the run ends' env TRAIN_LLAMA_TIMEOUT=4 test/gpu_stopped_rank.sh \
+    $build/train_llama-without-gpu --model nano --from-scratch --train-data "$dir/numbers.bin" --seq-len 64 --steps 1000000 --hp 2
 check 'too many transfers' ends_with 1 '256 transfers are already in flight' mpirun -np 2 $comm too-many
 check 'a group freed with a transfer under way' ends_with 1 'kv_inner: comm_free with 1 unfinished' $comm free-early
 check 'a finish without a start' ends_with 1 'kv_inner: comm_finish without a started transfer' $comm finish-early
@@ -87,8 +91,6 @@ check 'a forgotten wait is found' ends_with 1 'compute touches what a transfer u
     env FAKE_CUDA_FORGET=20 mpirun -np 4 $races compare "$dir/whole" 512 1
 trainer=build/cuda-races/train_llama-without-gpu
 check 'build the program, races' make -j2 --no-print-directory DEVICE=cuda SANITIZE=races $trainer
-seq 1 2000 | tr '\n' ' ' >"$dir/numbers"
-check 'tokens' bash -c "make -s DEVICE=cpu tools && build/cpu/text_to_tokens '$dir/numbers.bin' '$dir/numbers'"
 mkdir "$dir/deep" # more layers than offload slots: otherwise nothing is copied to the host
 sed 's/"num_hidden_layers": *[0-9]*/"num_hidden_layers": 6/' test/golden/folder_f32/config.json >"$dir/deep/config.json"
 deep=($trainer --model "$dir/deep" --from-scratch --train-data "$dir/numbers.bin" --seq-len 64 --steps 2)
