@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # scripts/gpu_check.sh itself, without a GPU: nvidia-smi, make, gcc and the programs are scripts. (`--rehearse`, by hand, runs real steps.)
 source "$(dirname "$0")/shell.sh"
-mkdir -p "$dir/bin" "$dir/scripts"
+mkdir -p "$dir/bin" "$dir/scripts" "$dir/test"
 cp scripts/{gpu_check,mpi_env}.sh "$dir/scripts"
+cp "$(type -P true)" "$dir/test/gpu_stopped_rank.sh"
 replace() { # NAME SCRIPT
     printf '%s\n' '#!/bin/bash' "$2" >"$dir/bin/$1" && chmod +x "$dir/bin/$1"
 }
