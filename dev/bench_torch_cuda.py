@@ -2,7 +2,7 @@
 """The peer of the GPU benchmark: a whole training step of a Llama in PyTorch on one GPU (forward, loss, backward, AdamW), bf16.
 
     python3 dev/bench_torch_cuda.py --model llama3.2-1b --tokens 8192 --batch 4 --grad-accum 4 --steps 5
-    python3 dev/bench_torch_cuda.py --model llama-8b-8-layers --tokens 131072 --steps 2
+    python3 dev/bench_torch_cuda.py --model llama-8b-4-layers --tokens 131072 --steps 2
 
 scripts/gpu_check.sh runs it with our steps' sizes, on the same GPU. It uses what PyTorch (2.6 or newer) offers without other packages,
 at the trainer's precision:
@@ -25,7 +25,6 @@ import time
 # L, D, H, HKV, HS, F, V, tied
 MODELS = {
     "llama3.2-1b": (16, 2048, 32, 8, 64, 8192, 128256, True),
-    "llama-8b-8-layers": (8, 4096, 32, 8, 128, 14336, 128256, False),
     "llama-8b-4-layers": (4, 4096, 32, 8, 128, 14336, 128256, False),
     "small": (2, 64, 4, 2, 16, 96, 256, False),
 }

@@ -315,14 +315,8 @@ static double attention_limit(int64_t T, int Hq, int Hkv, int HS) {
     end_memory();
     return forward.median + backward.median;
 }
-// A sequence of T tokens, of B at a time: every product and every layer's attention, forward and backward once, and nothing else. For
-// `models` models, which differ only in their number of layers.
-typedef struct {
-    const char *name;
-    int L;
-} limit_model;
-static void bench_limit(const limit_model *model, int models, int64_t B, int64_t T, int64_t D, int Hq, int Hkv, int HS, int64_t F,
-                        int64_t V) {
+// A sequence of T tokens, of B at a time: every product and every layer's attention, forward and backward once, and nothing else.
+static void bench_limit(const char *model, int L, int64_t B, int64_t T, int64_t D, int Hq, int Hkv, int HS, int64_t F, int64_t V) {
     product_seconds qkv = product_limit(B, T, D, (int64_t)(Hq + 2 * Hkv) * HS), wo = product_limit(B, T, (int64_t)Hq * HS, D);
     product_seconds up = product_limit(B, T, D, 2 * F), down = product_limit(B, T, F, D);
     product_seconds head = product_limit(B, T, D, V), all[] = {qkv, wo, up, down}, layer = {0, 0, 0};
@@ -331,20 +325,16 @@ static void bench_limit(const limit_model *model, int models, int64_t B, int64_t
         layer.input += all[i].input;
         layer.weight += all[i].weight;
     }
-    double layer_attention = attention_limit(T, Hq, Hkv, HS);
-    for (int i = 0; i < models; i++) {
-        int L = model[i].L;
-        double products = L * (layer.forward + layer.input + layer.weight) + head.forward + head.input + head.weight;
-        double attention = L * layer_attention;
-        double matrices = (double)L * (double)(D * (Hq + 2 * Hkv) * HS + (int64_t)Hq * HS * D + 3 * D * F) + (double)D * (double)V;
-        // Counted as in metrics.h.
-        double flops = (double)T * (6 * matrices + 6.0 * L * (double)T * Hq * HS), seconds = products + attention;
-        printf("limit %s %lld alone %.3f ms: products %.3f attention %.3f again %.3f a layer that is selective; "
-               "%.0f tokens/s, %.1f TFLOP/s", model[i].name, (long long)T, 1e3 * seconds, 1e3 * products, 1e3 * attention,
-               1e3 * (qkv.forward + wo.forward + up.forward), (double)T / seconds, 1e-12 * flops / seconds);
-        if (device_peak_flops() > 0) printf(", MFU %.1f%%", 100 * flops / seconds / device_peak_flops());
-        printf("\n");
-    }
+    double products = L * (layer.forward + layer.input + layer.weight) + head.forward + head.input + head.weight;
+    double attention = L * attention_limit(T, Hq, Hkv, HS);
+    double matrices = (double)L * (double)(D * (Hq + 2 * Hkv) * HS + (int64_t)Hq * HS * D + 3 * D * F) + (double)D * (double)V;
+    // Counted as in metrics.h.
+    double flops = (double)T * (6 * matrices + 6.0 * L * (double)T * Hq * HS), seconds = products + attention;
+    printf("limit %s %lld alone %.3f ms: products %.3f attention %.3f again %.3f a layer that is selective; %.0f tokens/s, %.1f TFLOP/s",
+           model, (long long)T, 1e3 * seconds, 1e3 * products, 1e3 * attention, 1e3 * (qkv.forward + wo.forward + up.forward),
+           (double)T / seconds, 1e-12 * flops / seconds);
+    if (device_peak_flops() > 0) printf(", MFU %.1f%%", 100 * flops / seconds / device_peak_flops());
+    printf("\n");
     fflush(stdout);
 }
 
@@ -488,13 +478,11 @@ int main(int argc, char **argv) {
         if (small) bench_ring_step(1024, 4, 2, 1, 64);
         else bench_ring_step(131072, 8, 32, 8, 128);
         printf("\nwhat no step is faster than: its products and its attention by themselves (medians)\n");
-        static const limit_model tiny = {"small", 2}, shaped[] = {{"llama-8b-8-layers", 8}, {"llama-8b-4-layers", 4}};
-        static const limit_model one_b = {"llama3.2-1b", 16};
-        if (small) bench_limit(&tiny, 1, 2, 128, 64, 2, 1, 64, 96, 256);
+        if (small) bench_limit("small", 2, 2, 128, 64, 2, 1, 64, 96, 256);
         for (int64_t T = 131072; !small && T >= 8192; T /= 4) {
             int64_t B = T == 8192 ? 4 : 1; // as the steps of gpu_check.sh
-            bench_limit(shaped, 2, B, T, 4096, 32, 8, 128, 14336, 128256);
-            bench_limit(&one_b, 1, B, T, 2048, 32, 8, 64, 8192, 128256);
+            bench_limit("llama-8b-4-layers", 4, B, T, 4096, 32, 8, 128, 14336, 128256);
+            bench_limit("llama3.2-1b", 16, B, T, 2048, 32, 8, 64, 8192, 128256);
         }
     }
     if (kernels) {

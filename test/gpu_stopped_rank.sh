@@ -23,7 +23,7 @@ wait $job
 status=$?
 grep -a 'not done after' "$dir/log"
 echo "mpirun ended with status $status after $((SECONDS - began)) s"
-left() { grep -lsE '^State:[[:space:]]+[^ZX]' $(sed 's|.*|/proc/&/status|' "$dir"/rank-*); } # ranks that are no zombies
-for wait in 1 2 3 4 5; do left >/dev/null && sleep 1; done
-left && { echo 'is left behind'; status=left; }
+left() { grep -lsE '^State:[[:space:]]+[^ZX]' $(sed 's|.*|/proc/&/status|' "$dir"/rank-*) | tr -dc '0-9\n'; } # ranks, but no zombies
+for second in 1 2 3 4 5; do [ -z "$(left)" ] || sleep 1; done
+[ -z "$(left)" ] || { echo "left behind: $(left)"; kill -KILL $(left); status=left; }
 [ "$status" = 1 ] && grep -qa '^rank 0: .* not done after .* s' "$dir/log" || { tail -20 "$dir/log"; exit 1; }
