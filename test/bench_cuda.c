@@ -52,6 +52,8 @@ static float *floats(int64_t n) {
 // What is timed while SMs are held must have run before, because a first run may wait for all that runs. Nothing is held in emulation.
 #if defined DEVICE_EMULATED || defined WITHOUT_GPU
 double hold_sms(int sms, hold_kind kind) { return (void)kind, 1e-9 * sms; }
+void hop_launch(int sms, bool first) { (void)sms, (void)first; }
+hop_times hop_waited(void) { return (hop_times){0, 0}; }
 #endif
 enum { HELD = 8 }; // SMs of a ring of few ranks, or of a gather
 
@@ -90,6 +92,23 @@ enum { HELD = 8 }; // SMs of a ring of few ranks, or of a gather
         hold_sms(0, HOLD_AS_NCCL);                                                                                               \
         device_synchronize();                                                                                                    \
     } while (0)
+
+// PRINT_HOP(t, held, work): when a hop that is ready together with `work` has arrived, and when `work` is done, in % of the time t of
+// `work` alone; as they are issued, then with `work` behind an event of the hop's stream (hop_launch).
+#define PRINT_HOP(t, held, work)                                                                                                 \
+    for (int first = 0; first < 2; first++) {                                                                                    \
+        double hop[RUNS], compute[RUNS];                                                                                         \
+        for (int run = 0; run < RUNS; run++) {                                                                                   \
+            hop_launch(held, first == 1);                                                                                        \
+            work;                                                                                                                \
+            hop_times times = hop_waited();                                                                                      \
+            hop[run] = times.hop;                                                                                                \
+            compute[run] = times.compute;                                                                                        \
+        }                                                                                                                        \
+        qsort(hop, RUNS, sizeof *hop, compare_doubles);                                                                          \
+        qsort(compute, RUNS, sizeof *compute, compare_doubles);                                                                  \
+        printf("   %5.1f/%5.1f %%", 100 * hop[RUNS / 2] / t.median, 100 * compute[RUNS / 2] / t.median);                         \
+    }
 
 static void print_flops(timing t, double flops) {
     printf("   %6.1f/%6.1f %3.0f/%3.0f %%", flops / t.best * 1e-12, flops / t.median * 1e-12, 100 * flops / t.best / peak,
@@ -221,6 +240,11 @@ static void bench_attention(int64_t T, int Hq, int Hkv, int HS, int64_t document
         if (held >= 0) printf("   %8d", held);
         else if (documents > 0) printf("   %8lld", (long long)documents);
         else printf("   %8.1f", (double)backward_bytes / 1048576);
+        if (held == 0) {
+            PRINT_HOP(forward, HELD, op_attention_forward(out, lse, q, kv, kv + v, b, false, scratch));
+            PRINT_HOP(backward, HELD,
+                      op_attention_backward(dq, dkv, dkv + v, q, kv, kv + v, out_x, dout, lse, delta, b, false, false, scratch));
+        }
         if (held > 0) {
             PRINT_WAIT(forward, held, op_attention_forward(out, lse, q, kv, kv + v, b, false, scratch));
             PRINT_WAIT(backward, held,
@@ -455,7 +479,7 @@ int main(int argc, char **argv) {
         for (int i = 0; i < 2; i++)
             bench_product_beside(small ? 64 : 8192, (i == 0 ? 4096 : 14336) / (small ? 64 : 1), (i == 0 ? 28672 : 4096) / (small ? 64 : 1));
         printf("\nattention while transfers hold SMs: TFLOP/s and %% of the square product\n%6s %4s %4s %4s   %-21s   %-21s   %-21s   "
-               "%-21s   SMs held, waits beside forward, backward\n",
+               "%-21s   SMs held, waits beside forward, backward (none held: a hop's and their ends, and with the hop first)\n",
                "T", "H", "Hkv", "HS", op_attention_engine(false), "backward", "by hand, forward", "backward");
         for (int held = 0; held <= 2 * HELD; held += HELD) bench_attention(small ? 256 : 32768, Hq, Hkv, HS, 0, held);
     }
