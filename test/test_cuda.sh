@@ -131,6 +131,10 @@ for tile in '--mlp-tile 127' '--loss-tile 127' '--mlp-tile 1'; do
 done
 check 'a rank that is bound to one core leaves it' \
     taskset -c 0 "${faked[@]}" --train-data "$dir/numbers.bin" --seq-len 64 --steps 1
+for cores in near far; do
+    check "a rank that is bound to cores $cores its GPU" \
+        env FAKE_CUDA_BOUND=$cores "${faked[@]}" --train-data "$dir/numbers.bin" --seq-len 64 --steps 1
+done
 check 'threads that a GPU has no use for are refused' \
     ends_with 2 'the legal value is 1' "${faked[@]}" --train-data "$dir/numbers.bin" --seq-len 64 --threads 2
 compare=$build/test/compare_devices-without-gpu

@@ -69,13 +69,35 @@ static int ranks_on_this_gpu(void) {
     return same;
 }
 
+static void take_all_cores(void) {
+    cpu_set_t all;
+    memset(&all, 0xff, sizeof all);
+    sched_setaffinity(0, sizeof all, &all); // of these, what the job may use
+}
 // mpirun binds each of one or two ranks to one core, where threads of CUDA and NCCL (one for each call of ours) and the one that writes a
 // state would wait for the one that launches.
 static void leave_single_core(void) {
-    cpu_set_t given, all;
-    if (sched_getaffinity(0, sizeof given, &given) != 0 || CPU_COUNT(&given) >= 4) return;
-    memset(&all, 0xff, sizeof all);
-    sched_setaffinity(0, sizeof all, &all); // of these, what the job may use
+    cpu_set_t given;
+    if (sched_getaffinity(0, sizeof given, &given) == 0 && CPU_COUNT(&given) < 4) take_all_cores();
+}
+static int numa_node(void) { // of the GPU; -1: not known
+    int node = -1;
+    if (cudaDeviceGetAttribute(&node, cudaDevAttrHostNumaId, gpu.index) != cudaSuccess) cudaGetLastError();
+    return node;
+}
+// mpirun binds more than two ranks to NUMA nodes in turn (Open MPI 4.1.4: of two nodes, rank r to node r % 2), whichever is nearest to the
+// rank's GPU. NCCL then keeps its threads, and host memory that transfers pass through, on a far one (topo.cc: "empty, ignoring"). Where a
+// rank may use all cores, it takes those near the GPU.
+static void leave_far_cores(void) {
+    cpu_set_t given;
+    char core[80];
+    int node = numa_node();
+    if (node < 0 || sched_getaffinity(0, sizeof given, &given) != 0) return;
+    for (int i = 0; i < CPU_SETSIZE; i++) {
+        snprintf(core, sizeof core, "/sys/devices/system/node/node%d/cpu%d", node, i);
+        if (CPU_ISSET((size_t)i, &given) && access(core, F_OK) == 0) return; // there is a near one
+    }
+    take_all_cores();
 }
 
 bool device_start(int local_rank, int local_ranks, int threads, error_text *error) {
@@ -86,6 +108,7 @@ bool device_start(int local_rank, int local_ranks, int threads, error_text *erro
     cudaError_t counted = cudaGetDeviceCount(&count), status = counted;
     if (counted == cudaSuccess && count > 0) {
         gpu.index = local_rank % count;
+        leave_far_cores();
         status = cudaSetDevice(gpu.index);
         if (status == cudaSuccess) status = cudaGetDeviceProperties(&gpu.properties, gpu.index);
     }
@@ -298,8 +321,7 @@ void device_free(void *p) { cuda_check(cudaFree(p), "cudaFree"); }
 
 // Prefers memory of the GPU's NUMA node, so that no launcher need bind the rank to it. Best effort: containers may forbid it.
 static void near_the_gpu(void *p, size_t bytes) {
-    int node = -1;
-    if (cudaDeviceGetAttribute(&node, cudaDevAttrHostNumaId, gpu.index) != cudaSuccess) cudaGetLastError();
+    int node = numa_node();
     unsigned long nodes = node >= 0 && node < 64 ? 1ul << node : 0;
     // The kernel uses one bit less than it is told.
     if (nodes != 0) (void)syscall(SYS_mbind, p, bytes, MPOL_PREFERRED, &nodes, 8 * sizeof nodes + 1, 0);
