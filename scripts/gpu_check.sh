@@ -495,6 +495,7 @@ one=($build/train_llama$suffix --model nano --from-scratch --train-data "$data" 
 tiny=("${one[@]}" 2)
 
 # Several ranks share the GPU as if each were a machine of its own.
+export CUDA_DEVICE_ORDER=PCI_BUS_ID # GPU 0 is the one that nvidia-smi names first
 export TRAIN_LLAMA_TIMEOUT=60 NCCL_DEBUG=${NCCL_DEBUG:-WARN} # a failure in NCCL has its reason in the report
 sharing=(env TRAIN_LLAMA_SHARE_GPU=1 CUDA_VISIBLE_DEVICES=$first_gpu FAKE_CUDA_GPUS=1)
 points() { # N...: these points of gpu_points, each in a step of its own

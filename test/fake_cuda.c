@@ -14,7 +14,7 @@
 //     FAKE_CUDA_PINS=N           no more than N pieces of host memory can be pinned
 //     FAKE_CUDA_GPUS=N           a rank sees N GPUs (default 8); with FAKE_CUDA_OWN=1 each rank sees GPUs of its own
 //     FAKE_CUDA_NAME=NAME        what the GPU is called
-//     FAKE_CUDA_BOUND=near       the rank seems bound to four cores, which it must keep; far: the GPU's NUMA node has none of them, and it
+//     FAKE_CUDA_BOUND=near       the rank seems bound to four cores, which it must keep; far: they are not of the GPU's NUMA node, and it
 //                                must leave them
 //     FAKE_CUDA_POOR=RANK:KIB    that rank's GPU has only so much memory free, and is a card that no data sheet of ours has
 //     FAKE_CUDA_APART=1          the host cannot touch the GPU's memory, nor managed memory before it has waited for kernels
@@ -492,17 +492,17 @@ cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t from, cudaEven
 
 // These two stand in for the C library's.
 static bool left_cores; // those that it seemed bound to
+static bool bound_far(void) { return getenv("FAKE_CUDA_BOUND") != NULL && strcmp(getenv("FAKE_CUDA_BOUND"), "far") == 0; }
 int sched_getaffinity(pid_t process, size_t bytes, cpu_set_t *cores) {
     memset(cores, 0, bytes);
     if (getenv("FAKE_CUDA_BOUND") == NULL || left_cores) return syscall(SYS_sched_getaffinity, process, bytes, cores) < 0 ? -1 : 0;
-    for (size_t i = 0; i < 4; i++) CPU_SET(i, cores);
+    for (size_t i = 0; i < 4; i++) CPU_SET(bound_far() ? CPU_SETSIZE - 1 - i : i, cores);
     return 0;
 }
 int sched_setaffinity(pid_t process, size_t bytes, const cpu_set_t *cores) {
     if (CPU_COUNT_S(bytes, cores) > 4) left_cores = true;
     return (int)syscall(SYS_sched_setaffinity, process, bytes, cores);
 }
-static bool bound_far(void) { return getenv("FAKE_CUDA_BOUND") != NULL && strcmp(getenv("FAKE_CUDA_BOUND"), "far") == 0; }
 
 static int gpus_seen(void) {
     const char *gpus = getenv("FAKE_CUDA_GPUS");
@@ -516,7 +516,6 @@ cudaError_t cudaGetDeviceCount(int *count) {
     insist(sched_getaffinity(0, sizeof given, &given) == 0 && sched_setaffinity(0, sizeof all, &all) == 0 &&
            sched_getaffinity(0, sizeof all, &all) == 0, "what CPUs are there?");
     insist(CPU_COUNT(&given) >= 4 || CPU_EQUAL(&given, &all), "the threads of the driver would share one core with the rank");
-    *count = gpus_seen();
     return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int device) {
@@ -548,7 +547,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device) {
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device) {
     (void)device;
     insist(attribute == cudaDevAttrMultiProcessorCount || attribute == cudaDevAttrHostNumaId, "an unknown attribute of a device");
-    *value = attribute != cudaDevAttrHostNumaId ? 132 : bound_far() ? 63 : 0; // no machine of ours has a node 63
+    *value = attribute == cudaDevAttrHostNumaId ? 0 : 132;
     return cudaSuccess;
 }
 const char *cudaGetErrorString(cudaError_t status) { return status == cudaSuccess ? "no error" : "a fake error"; }
@@ -606,7 +605,7 @@ cudaError_t cudaHostRegister(void *p, size_t bytes, unsigned flags) {
     insist(bytes < (size_t)512 << 30, "more memory pinned in one call than drivers from 580 on take");
     int policy;
     unsigned long nodes = 0;
-    if (!bound_far() && syscall(SYS_get_mempolicy, &policy, &nodes, 8 * sizeof nodes, p, MPOL_F_ADDR) == 0) // fails where it is forbidden
+    if (syscall(SYS_get_mempolicy, &policy, &nodes, 8 * sizeof nodes, p, MPOL_F_ADDR) == 0) // it fails where it is forbidden
         insist(policy == MPOL_PREFERRED && nodes == 1, "pinned memory that may be far from the GPU");
     insist(pinned_count < 4096, "too many pinned pieces of memory");
     const char *most = getenv("FAKE_CUDA_PINS");

@@ -37,6 +37,7 @@ typedef struct {
     const char *operation;
     int to, from; // ranks of the job; -1: all ranks of the comm
     size_t bytes;
+    int64_t place; // in the order in which the transfers of all comms were started
     cudaEvent_t begun;  // on the comm's stream: the compute that the transfer waits for is done
     cudaEvent_t done;   // on the comm's stream: the transfer is done
     cudaEvent_t waited; // on the compute stream: it now waits for `done`
@@ -60,6 +61,7 @@ struct comm {
 static comm *world, *machine;
 static comm *comms[MAX_COMMS]; // with an NCCL communicator
 static int comm_total;
+static int64_t places; // transfers started, of all comms
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // held while NCCL is called for one of `comms`, and while the list changes
 static pthread_t watcher;
 static bool watching, stop_watching;
@@ -110,26 +112,39 @@ static bool is_over(const comm *group, cudaEvent_t event) {
     if (status == cudaErrorNotReady) cudaGetLastError(); // otherwise the check of the next launch might take it for an error
     return status == cudaSuccess;
 }
-// Called with the lock held, `passed` seconds after the last call. Ends the job when a transfer has failed or is stuck for too long.
-static void watch(comm *group, double passed) {
+static const transfer *oldest(const comm *group) { return &group->ring[group->watched % RING]; } // of the unfinished ones
+// Called with the lock held, `passed` seconds after the last call. Returns for how long the oldest transfer has been in progress, or 0 if
+// none is. Ends the job when one has failed.
+static double seconds_in_progress(comm *group, double passed) {
     ncclResult_t status = ncclSuccess;
     if (ncclCommGetAsyncError(group->nccl, &status) == ncclSuccess && status != ncclSuccess && status != ncclInProgress)
         comm_abort("%s (rank %d of %d in its group): NCCL: %s: %s", comm_kind_name(group->kind), group->rank, group->size,
                    ncclGetErrorString(status), ncclGetLastError(group->nccl));
     int64_t before = group->watched;
     if (group->watched < group->started - RING) group->watched = group->started - RING;
-    while (group->watched < group->started && is_over(group, group->ring[group->watched % RING].done)) group->watched++;
-    // The oldest unfinished one; its clock starts when the compute before it is done.
-    const transfer *t = &group->ring[group->watched % RING];
+    while (group->watched < group->started && is_over(group, oldest(group)->done)) group->watched++;
+    // The clock of a transfer starts when the compute before it is done.
     group->watched_for += passed;
-    if (group->watched != before || group->watched == group->started || !is_over(group, t->begun)) group->watched_for = 0;
-    if (timeout_seconds > 0 && group->watched_for > timeout_seconds) {
-        char peers[256];
-        comm_abort("%s %s number %lld, %zu bytes, %s: not done after %g s. A rank has stopped, is much slower, or is in other transfers; "
-                   "TRAIN_LLAMA_TIMEOUT=SECONDS sets the limit",
-                   comm_kind_name(group->kind), t->operation, (long long)group->watched, t->bytes,
-                   peers_text(group, t, peers, sizeof peers), timeout_seconds);
+    if (group->watched != before || group->watched == group->started || !is_over(group, oldest(group)->begun)) group->watched_for = 0;
+    return group->watched_for;
+}
+// Called with the lock held. Ends the job when a transfer is stuck for too long, and names the first of all that are in progress: those
+// that were started later may only wait for its end.
+static void watch(double passed) {
+    const comm *group = NULL;
+    double most = 0;
+    char peers[256];
+    for (int i = 0; i < comm_total; i++) {
+        double seconds = seconds_in_progress(comms[i], passed);
+        most = fmax(most, seconds);
+        if (seconds > 0 && (group == NULL || oldest(comms[i])->place < oldest(group)->place)) group = comms[i];
     }
+    if (timeout_seconds == 0 || most <= timeout_seconds) return;
+    const transfer *t = oldest(group);
+    comm_abort("%s %s number %lld, %zu bytes, %s: not done after %g s. A rank has stopped, is much slower, or is in other transfers; "
+               "TRAIN_LLAMA_TIMEOUT=SECONDS sets the limit",
+               comm_kind_name(group->kind), t->operation, (long long)group->watched, t->bytes, peers_text(group, t, peers, sizeof peers),
+               timeout_seconds);
 }
 // The driver may block the watching thread together with the one that it watches. Then nobody sets the alarm anew: this handler of SIGALRM
 // ends the rank, and mpirun the others.
@@ -161,7 +176,7 @@ static void *watch_all(void *device) {
         if (timeout_seconds > 0) alarm((unsigned)fmin(2 * timeout_seconds + 1, 1e9));
         pthread_mutex_lock(&lock);
         bool stop = stop_watching;
-        for (int i = 0; i < comm_total && !stop; i++) watch(comms[i], passed);
+        if (!stop) watch(passed);
         pthread_mutex_unlock(&lock);
         if (!stop) continue;
         alarm(0);
@@ -233,6 +248,7 @@ static transfer *begin(comm *group, const char *operation, int to, int from, siz
     t->to = to;
     t->from = from;
     t->bytes = bytes;
+    t->place = places++;
     cuda_check(cudaEventRecord(group->ready, device_compute_stream()), operation);
     cuda_check(cudaStreamWaitEvent(group->stream, group->ready, 0), operation);
     cuda_check(cudaEventRecord(t->begun, group->stream), operation);

@@ -87,17 +87,20 @@ static int numa_node(void) { // of the GPU; -1: not known
 }
 // mpirun binds more than two ranks to NUMA nodes in turn (Open MPI 4.1.4: of two nodes, rank r to node r % 2), whichever is nearest to the
 // rank's GPU. NCCL then keeps its threads, and host memory that transfers pass through, on a far one (topo.cc: "empty, ignoring"). Where a
-// rank may use all cores, it takes those near the GPU.
+// rank may use all cores, NCCL takes those near the GPU.
 static void leave_far_cores(void) {
     cpu_set_t given;
-    char core[80];
+    bool known = false;
     int node = numa_node();
     if (node < 0 || sched_getaffinity(0, sizeof given, &given) != 0) return;
     for (int i = 0; i < CPU_SETSIZE; i++) {
+        char core[80];
         snprintf(core, sizeof core, "/sys/devices/system/node/node%d/cpu%d", node, i);
-        if (CPU_ISSET((size_t)i, &given) && access(core, F_OK) == 0) return; // there is a near one
+        if (access(core, F_OK) != 0) continue;
+        if (CPU_ISSET((size_t)i, &given)) return;
+        known = true;
     }
-    take_all_cores();
+    if (known) take_all_cores();
 }
 
 bool device_start(int local_rank, int local_ranks, int threads, error_text *error) {
