@@ -50,14 +50,26 @@ static void read_config(model_config *c, options *o, error_text *error) {
 // The Hugging Face folder that --model names; NULL: a preset.
 static const char *model_folder(const options *o) { return config_preset(o->model) == NULL ? o->model : NULL; }
 
-// Where the state of the last step names the folder to which its model was exported.
+// Where the state of the last step says to which folder its model was exported, and how.
 static path_text export_record(const options *o) { return path_join(state_path(o->out, "", o->steps).text, "exported_to"); }
+// What it says: the options on which the folder depends, besides those that a resumed run cannot change. The caller frees.
+static bool export_depends_on(const option_row *row) {
+    return config_listed(" export export-dtype seq-len rope-theta rope-scaling ", row->name);
+}
+static char *export_text(const options *o) {
+    cJSON *json = options_json(o, export_depends_on);
+    char *text = cJSON_PrintUnformatted(json);
+    cJSON_Delete(json);
+    return text;
+}
 // Whether --export is there from the run that this one resumes, which was killed before it could end with status 0. Collective.
 static bool exported_before(const options *o) {
     error_text none = {"", 0};
-    char *to = o->resume && path_exists(o->export_to) ? config_read_text(export_record(o).text, sizeof(path_text), &none) : NULL;
-    bool before = to != NULL && strcmp(to, o->export_to) == 0;
-    free(to);
+    char *made = o->resume && path_exists(o->export_to) ? config_read_text(export_record(o).text, CONFIG_BYTES, &none) : NULL;
+    char *wanted = export_text(o);
+    bool before = made != NULL && strcmp(made, wanted) == 0;
+    free(made);
+    free(wanted);
     comm_broadcast(comm_world(), &before, sizeof before, 0);
     return before;
 }
@@ -431,7 +443,9 @@ static void export_model(trainer *t, error_text *error) {
     bool records = t->o->out != NULL && t->g.rank == 0;
     error_text none = {"", 0}; // without a record, this export will be in the way of another attempt
     // before it: whenever the run is killed, the two agree
-    if (records) file_write(export_record(t->o).text, t->o->export_to, strlen(t->o->export_to), &none);
+    char *record = export_text(t->o);
+    if (records) file_write(export_record(t->o).text, record, strlen(record), &none);
+    free(record);
     double began = device_seconds();
     export_dtype_kind dtype = t->o->export_dtype == EXPORT_AUTO && t->o->from_scratch ? EXPORT_F32 : t->o->export_dtype;
     bool ok = hf_export(&t->m, t->o->export_to, source_of(t), dtype, error);

@@ -3,7 +3,8 @@
 //     DIR/step-00000123/              a complete state: a Hugging Face folder in F32 (transformers loads it), and beside it
 //         optimizer/*.safetensors       both moments of every tensor, in F32 (--moments bf16: BF16). The other --moments may resume it
 //         training_state.json           step, samples, what these samples are, the options of the optimizer, a checksum of every tensor
-//         exported_to                   of the last step, with --export: which folder holds its model, if that is there (train_llama.cu)
+//         exported_to                   of the last step, with --export: which folder holds its model, if that is there, and in which
+//                                       number type and so on (train_llama.cu)
 //     DIR/unfinished-*                a state that is being written or removed; the next run removes what is left of it
 //     DIR/damaged-*                   a state that did not pass its checksums, set aside
 // Tensors are stored whole, so that a state resumes on any grid and any ZeRO degrees. Each distinct piece has one writer. A state is

@@ -442,10 +442,12 @@ def batches(items):
 
 class Samples:
     """--sequence: whole documents in samples of `length` tokens, each where least room is left, filled up with `filler`. A longer document
-    has its own samples; its rest is placed as a document. The first token of a piece is not learnt: what precedes it is not its text."""
+    has its own samples; its rest is placed as a document, behind `begin`, the token that the tokenizer puts before documents (None: none),
+    or with --document-begin it would continue the one before it. What precedes the first token of a piece is not its text: that token is
+    not learnt."""
 
-    def __init__(self, shards, length, filler):
-        self.shards, self.length, self.filler, self.filled = shards, length, filler, 0
+    def __init__(self, shards, length, begin, filler):
+        self.shards, self.length, self.begin, self.filler, self.filled = shards, length, begin, filler, 0
         self.open = []  # (ids, mask) with room left
         self.ids, self.mask = array.array("I"), bytearray()  # of the document that is being read
 
@@ -464,6 +466,10 @@ class Samples:
 
     def place(self):
         self.mask[0] = 0
+        if self.begin not in (None, self.ids[0]):  # a rest
+            self.ids.insert(0, self.begin)
+            self.mask.insert(0, 0)
+            self.filled += 1
         fitting = [i for i, (ids, _) in enumerate(self.open) if len(ids) + len(self.ids) <= self.length]
         if not fitting and len(self.open) == OPEN_SAMPLES:
             self.finish(max(range(OPEN_SAMPLES), key=lambda i: len(self.open[i][0])))
@@ -638,7 +644,7 @@ def main():
                                                   initargs=(path, end, args.special_tokens, args.chat is not None))
     with Shards(args.out, width, args.shard_tokens // length * length, masked) as shards:
         threading.Thread(target=watch, args=(pool, shards), daemon=True).start()
-        samples = shards if args.sequence is None else Samples(shards, length, begin if end is None else end)
+        samples = shards if args.sequence is None else Samples(shards, length, begin, begin if end is None else end)
         try:
             for batch in batches(documents(args.files, fields, render, written, place, counts)):
                 waiting.append(pool.submit(encode, batch))

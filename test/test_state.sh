@@ -473,6 +473,10 @@ check 'a signal during the last evaluation' [ "$status $(grep -c \
 check 'the next run evaluates and exports' bash -c "${final[*]} --eval-steps 1 | grep -c '^eval  *2/2 .* loss\|^exported' | grep -qx 2"
 check 'a run that is killed after its export succeeds when it is started again' \
     ends_with 0 '^exported .*/final-export: is there already' "${final[@]}" --eval-steps 1
+check 'one of another number type is in the way' \
+    ends_with 2 '^error: --export .*/final-export: already exists' "${final[@]}" --eval-steps 1 --export-dtype bf16
+check 'one of another RoPE, too' \
+    ends_with 2 '^error: --export .*/final-export: already exists' "${final[@]}" --eval-steps 1 --new-data --rope-theta 500000
 cp -r "$dir/final-export" "$dir/others-export"
 check 'the export of another run, younger than the state, is in the way' \
     ends_with 2 '^error: --export .*/others-export: already exists' \

@@ -85,7 +85,7 @@ cp "$dir/why" "$dir/pairs.out"
 check 'they are the characters, and completions are learnt' $python "$dir/expect.py" check pairs "$dir" "$dir/pairs" 100
 check 'the trainer reads both' "$binary" --model tiny --from-scratch --threads 1 --steps 1 --seq-len 256 --document-end 97 \
     --train-data "$dir/pairs_*.bin:0.5,$dir/all3_*.bin:0.5"
-# --sequence: whole documents in samples of 50 tokens. One of 50, one of 120 (two samples and 20), short ones.
+# --sequence: whole documents in samples of 50 tokens. One of 50, one of 120 (two samples, and <begin> with 20), short ones.
 printf '%s\n' "$(printf 'A%.0s' $(seq 48))" "$(printf 'B%.0s' $(seq 118))" \
     $(for n in $(seq 40 -1 1); do printf 'C%.0s' $(seq $n); echo; done) |
     awk '{printf "{\"prompt\": \"%s\", \"answer\": \"%s\"}\n", substr($0, 1, 1), substr($0, 2)}' >"$dir/lengths.jsonl"
@@ -106,12 +106,13 @@ for n, sample in enumerate(samples):
     for i, token in enumerate(sample):
         if token != 97 and i < 49: continue
         piece, learnt = sample[start : i + 1], list(mask[50 * n + start : 50 * n + i + 1])
-        unlearnt = 2 if piece[0] == 96 else 1 # <begin> and the prompt of one character; in the rest of a long document its first token
+        unlearnt = 2 if piece[0] == 96 else 1 # <begin> and the prompt, or the rest's first token; where a long document goes on, its first
+        assert piece[0] == 96 or start == 0 or piece == [97], (n, piece) # with --document-begin it would belong to the piece before it
         assert learnt == [0] * min(unlearnt, len(piece)) + [1] * (len(piece) - unlearnt), (n, piece, learnt)
         if piece == [97]: filled += 1
         else: lengths.append(len(piece))
         start = i + 1
-assert sorted(lengths) == sorted([50, 50, 50, 20] + [n + 2 for n in range(1, 41)]), lengths
+assert sorted(lengths) == sorted([50, 50, 50, 21] + [n + 2 for n in range(1, 41)]), lengths
 assert filled == 50 * len(samples) - sum(lengths) and filled < 50 * len(samples) / 20, (len(samples), filled)
 PY
 check 'lengths with a suffix' ends_with 0 'to fill up samples of 1024$' tokenize suffix "${pairs[@]}" --sequence 1K "$dir/lengths.jsonl"
