@@ -490,17 +490,17 @@ cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t from, cudaEven
 
 // ---- device and memory ----
 
-// These two stand in for the C library's.
-static bool left_cores; // those that it seemed bound to
+// These two stand in for the C library's, from cudaGetDeviceCount on: other libraries ask before.
+static bool bound, left_cores; // the rank seems to be; those that it seemed bound to
 static bool bound_far(void) { return getenv("FAKE_CUDA_BOUND") != NULL && strcmp(getenv("FAKE_CUDA_BOUND"), "far") == 0; }
 int sched_getaffinity(pid_t process, size_t bytes, cpu_set_t *cores) {
     memset(cores, 0, bytes);
-    if (getenv("FAKE_CUDA_BOUND") == NULL || left_cores) return syscall(SYS_sched_getaffinity, process, bytes, cores) < 0 ? -1 : 0;
+    if (!bound || left_cores) return syscall(SYS_sched_getaffinity, process, bytes, cores) < 0 ? -1 : 0;
     for (size_t i = 0; i < 4; i++) CPU_SET(bound_far() ? CPU_SETSIZE - 1 - i : i, cores);
     return 0;
 }
 int sched_setaffinity(pid_t process, size_t bytes, const cpu_set_t *cores) {
-    if (CPU_COUNT_S(bytes, cores) > 4) left_cores = true;
+    left_cores = bound;
     return (int)syscall(SYS_sched_setaffinity, process, bytes, cores);
 }
 
@@ -509,13 +509,13 @@ static int gpus_seen(void) {
     return gpus != NULL ? (int)strtol(gpus, NULL, 10) : 8;
 }
 cudaError_t cudaGetDeviceCount(int *count) {
-    *count = gpus_seen();
-    if (getenv("FAKE_CUDA_BOUND") != NULL) return cudaSuccess;
     cpu_set_t given, all;
     memset(&all, 0xff, sizeof all);
     insist(sched_getaffinity(0, sizeof given, &given) == 0 && sched_setaffinity(0, sizeof all, &all) == 0 &&
            sched_getaffinity(0, sizeof all, &all) == 0, "what CPUs are there?");
     insist(CPU_COUNT(&given) >= 4 || CPU_EQUAL(&given, &all), "the threads of the driver would share one core with the rank");
+    bound = getenv("FAKE_CUDA_BOUND") != NULL;
+    *count = gpus_seen();
     return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int device) {

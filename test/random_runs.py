@@ -216,6 +216,8 @@ def main():
             print(f"FAIL run {run}:", *faults, sep="\n  ", flush=True)
         else:
             shutil.rmtree(folder)
+        if sys.stderr.isatty():
+            print(f"\r{run + 1} of {ask.runs} ", end="\n" if run + 1 == ask.runs else "", file=sys.stderr, flush=True)
     print(f"random_runs: {ask.runs - failed} passed, {failed} failed (seed {ask.seed})")
     if failed == 0:
         shutil.rmtree(home)

@@ -69,7 +69,7 @@ check 'one of all never answers' ends_with 1 'kv_inner allgather number 2, 150 b
     env TRAIN_LLAMA_TIMEOUT=2 mpirun -np 4 $comm silent-all
 check 'of two that are never answered the first is named' ends_with 1 'kv_outer sendrecv number 2, 50 bytes, to .*: not done after 2 s' \
     env TRAIN_LLAMA_TIMEOUT=2 mpirun -np 2 $comm silent-two
-check 'a rank of a run that stops is named, and the run ends' env TRAIN_LLAMA_TIMEOUT=4 test/gpu_stopped_rank.sh \
+check 'a rank of a run that stops is named, and the run ends' env TRAIN_LLAMA_TIMEOUT=8 test/gpu_stopped_rank.sh \
     $build/train_llama-without-gpu --model nano --from-scratch --train-data "$dir/numbers.bin" --seq-len 64 --steps 1000000 --hp 2
 check 'too many transfers' ends_with 1 '256 transfers are already in flight' mpirun -np 2 $comm too-many
 check 'a group freed with a transfer under way' ends_with 1 'kv_inner: comm_free with 1 unfinished' $comm free-early

@@ -1362,6 +1362,7 @@ int main(int argc, char **argv) {
         test_rope(3, 4, 8, 2, 16); // each key/value head goes to two peers
         test_rope(3, 6, 6, 2, 10);
         test_rope(3, 2, 12, 4, 16); // 6 query heads to a peer, 3 to a key/value head
+        test_merge(1, 2, 8, 0, 4);
         test_merge(9, 2, 8, 0, 4);
         test_merge(5, 3, 6, 3, 1);
         test_merge(2, 40, 12, 0, 4); // more heads than a block may have threads

@@ -255,7 +255,6 @@ __global__ void attention_merge_kernel(float *out, float *lse, const floatX *out
 }
 void attention_merge(float *out, float *lse, const floatX *out_b, const float *lse_b, int64_t T, int H, int HS, int64_t stride,
                      int64_t lse_stride, int64_t lse_stride_b, bool merge) {
-    if (T == 0) return;
     bool packed = HS % FLOAT_PACK == 0 && stride % FLOAT_PACK == 0 && aligned16(out) && aligned16(out_b);
     auto merge_kernel = packed ? (merge ? attention_merge_kernel<FLOAT_PACK, true> : attention_merge_kernel<FLOAT_PACK, false>)
                                : (merge ? attention_merge_kernel<1, true> : attention_merge_kernel<1, false>);

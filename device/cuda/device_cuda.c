@@ -69,16 +69,13 @@ static int ranks_on_this_gpu(void) {
     return same;
 }
 
-static void take_all_cores(void) {
-    cpu_set_t all;
-    memset(&all, 0xff, sizeof all);
-    sched_setaffinity(0, sizeof all, &all); // of these, what the job may use
-}
 // mpirun binds each of one or two ranks to one core, where threads of CUDA and NCCL (one for each call of ours) and the one that writes a
 // state would wait for the one that launches.
 static void leave_single_core(void) {
-    cpu_set_t given;
-    if (sched_getaffinity(0, sizeof given, &given) == 0 && CPU_COUNT(&given) < 4) take_all_cores();
+    cpu_set_t given, all;
+    if (sched_getaffinity(0, sizeof given, &given) != 0 || CPU_COUNT(&given) >= 4) return;
+    memset(&all, 0xff, sizeof all);
+    sched_setaffinity(0, sizeof all, &all); // of these, what the job may use
 }
 static int numa_node(void) { // of the GPU; -1: not known
     int node = -1;
@@ -86,21 +83,20 @@ static int numa_node(void) { // of the GPU; -1: not known
     return node;
 }
 // mpirun binds more than two ranks to NUMA nodes in turn (Open MPI 4.1.4: of two nodes, rank r to node r % 2), whichever is nearest to the
-// rank's GPU. NCCL then keeps its threads, and host memory that transfers pass through, on a far one (topo.cc: "empty, ignoring"). Where a
-// rank may use all cores, NCCL takes those near the GPU.
+// rank's GPU. NCCL would then keep its threads, and host memory that transfers pass through, on a far one (topo.cc: "empty, ignoring"). A
+// rank without a core in its GPU's node takes those that are there, if it may.
 static void leave_far_cores(void) {
-    cpu_set_t given;
-    bool known = false;
+    cpu_set_t given, near;
     int node = numa_node();
     if (node < 0 || sched_getaffinity(0, sizeof given, &given) != 0) return;
+    CPU_ZERO(&near);
     for (int i = 0; i < CPU_SETSIZE; i++) {
         char core[80];
         snprintf(core, sizeof core, "/sys/devices/system/node/node%d/cpu%d", node, i);
-        if (access(core, F_OK) != 0) continue;
-        if (CPU_ISSET((size_t)i, &given)) return;
-        known = true;
+        if (access(core, F_OK) == 0) CPU_SET((size_t)i, &near);
     }
-    if (known) take_all_cores();
+    CPU_AND(&given, &given, &near);
+    if (CPU_COUNT(&given) == 0 && CPU_COUNT(&near) > 0) sched_setaffinity(0, sizeof near, &near);
 }
 
 bool device_start(int local_rank, int local_ranks, int threads, error_text *error) {
