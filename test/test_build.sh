@@ -13,6 +13,15 @@ make -s DEVICE=cpu build/cluster_texts.h
 check 'a C++ compiler takes the trainer, too' g++ -x c++ -std=c++17 -Werror=narrowing -D_GNU_SOURCE -Ibuild \
     ${DEPS:+-I${DEPS// //include -I}/include} -fsyntax-only train_llama.cu
 check 'one rank needs no MPI' build CC="$dir/gcc" MPI=0 "$dir/build/found"
+# What was compiled otherwise, or for another CPU, is compiled anew; nothing else is.
+printf '#!/bin/bash\nexec gcc $MORE "$@"\n' >"$dir/cc" && chmod +x "$dir/cc"
+tools() { MORE=${1:-} build CC="$dir/cc" "${@:2}" tools && stat -c %y "$dir/build/text_to_tokens"; }
+first=$(tools)
+check 'nothing is compiled twice' test -n "$first" -a "$(tools)" = "$first"
+check 'nor for what warnings do' test "$(tools '' WERROR=0)" = "$first"
+check 'another CPU' test "$(tools -D__CPU__)" != "$first"
+first=$(tools)
+check 'other options' test "$(tools '' SANITIZE=1)" != "$first"
 check 'make train_llama is make' bash -c 'cmp <(make -n DEVICE=cpu train_llama) <(make -n DEVICE=cpu all)'
 
 mkdir -p "$dir"/deps/{include/cjson,lib}
