@@ -39,6 +39,11 @@ for script in setup demo bench prepare_text gpu_check; do # and does nothing els
     check "scripts/$script.sh --help" \
         bash -c "timeout 5 scripts/$script.sh --help 2>'$dir/err' | grep -q 'scripts/$script.sh\|make $script' && [ ! -s '$dir/err' ]"
 done
+export CDPATH=.:/tmp # as in some users' shells: cd prints where it goes
+check 'the texts of clusters with a CDPATH' cmp <(dev/embed_clusters.sh) build/cluster_texts.h
+check 'and a data set' \
+    bash -c 'root=$PWD && cd "$1" && "$root/scripts/prepare_text.sh" data/set "$root/README.md" && test -s data/set/val.bin' - "$dir"
+unset CDPATH
 sources=(*.h *.cu *.cuh device/*.h device/*/*.* {dev,test,test/fuzz}/*.[ch]* {dev,test}/*.py
     {scripts,test,test/fuzz}/*.sh Makefile test/*.mk)
 check 'no source line has more than 140 columns' \
