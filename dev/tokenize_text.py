@@ -56,10 +56,11 @@ import zlib
 
 OPEN_SAMPLES = 64  # of --sequence: they wait for documents that fit
 BATCH_BYTES = 1 << 20  # the text that a process gets at a time; a longer document is cut
-# Where a document can be cut: before a space, and behind a line end, that stand alone, unless behind what may end a special token (as in
-# </s> and [/INST]), which may take them; and between a letter and the marks of Chinese and Japanese, whose texts have no spaces. There the patterns that cut a text into words
-# before byte-level BPE (GPT-2's, Llama-3's) always cut it, and what is on one side does not change how they cut the other. BPE without
-# words (Llama-2's) cuts at those of which no token of its vocabulary has one inside it: then it makes none of what stands on both sides.
+# Where a document can be cut: before a space, and behind a line end, that stand alone, unless behind what may end a special token (</s>,
+# [/INST]), which may take them; and between a letter and the marks of Chinese and Japanese, whose texts have no spaces. There the patterns
+# that cut a text into words before byte-level BPE (GPT-2's, Llama-3's) always cut it, and what is on one side does not change how they cut
+# the other. BPE without words (Llama-2's) cuts at those of which no token of its vocabulary has one inside it: then it makes none of what
+# stands on both sides.
 CUT_PLACES = (r"(?<=[^\s>\]])(?= \S)", r"(?<=[^\s>\]]\n)(?=[^\s/])", r"(?<=[^\W_])(?=[。、])")
 QUOTE = "\udfff"  # around special tokens written in a chat, until its template has been filled in: no text holds half a surrogate pair
 MARK = "\U0010ffff"  # begins the names of the special tokens that templates write: no character
