@@ -97,7 +97,8 @@ else
   LIBS := $(filter-out $(BLAS),$(LIBS)) $(CUDA_LIBS)
 endif
 DEVICE_OBJECTS := $(addprefix $(BUILD)/,$(addsuffix .o,$(basename $(DEVICE_SOURCES))))
-HEADERS := $(wildcard *.h *.cuh device/*.h device/cpu/*.h device/cuda/*.h device/cuda/*.cuh test/*.h) build/cluster_texts.h
+HEADERS := $(wildcard *.h *.cuh device/*.h device/cpu/*.h device/cuda/*.h device/cuda/*.cuh test/*.h) build/cluster_texts.h \
+           $(BUILD)/flags
 
 .PHONY: all train_llama test demo bench clean tools
 all train_llama: $(BUILD)/train_llama
@@ -106,6 +107,15 @@ all train_llama: $(BUILD)/train_llama
 build/cluster_texts.h: dev/embed_clusters.sh $(wildcard clusters/*.txt)
 	@mkdir -p $(@D)
 	dev/embed_clusters.sh >$@.$$$$ && mv $@.$$$$ $@
+
+# How the program is compiled and linked, but for what warnings do; the sum is of the macros of the compiler and of the CPU it compiles for,
+# which ARCH=native does not name. Where this changes, all is compiled anew.
+$(BUILD)/flags: export FLAGS := $(filter-out -Werror all-warnings -Xcompiler $(PTXAS),$(CC) $(CFLAGS) $(HOST_OPT) $(MPI_CFLAGS) \
+    $(KERNEL_COMPILER) $(LIBS)) $(shell $(CC) $(TARGET) -dM -E -x c /dev/null 2>/dev/null | cksum)
+$(BUILD)/flags: FORCE
+	@mkdir -p $(@D)
+	@cmp -s - $@ <<<"$$FLAGS" || echo "$$FLAGS" >$@
+.PHONY: FORCE
 
 # Names the first of the other projects' headers that is missing, before a compiler does.
 $(BUILD)/found:
@@ -133,7 +143,7 @@ $(BUILD)/device/%.o: device/%.cc $(HEADERS)
 	$(KERNEL_COMPILER) -c $< -o $@
 
 tools: $(BUILD)/text_to_tokens
-$(BUILD)/text_to_tokens: dev/text_to_tokens.c common.h files.h dataloader.h sequence_shard.h
+$(BUILD)/text_to_tokens: dev/text_to_tokens.c common.h files.h dataloader.h sequence_shard.h $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $< -o $@ -lm
 

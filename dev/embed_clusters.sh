@@ -1,6 +1,7 @@
 #!/bin/sh
 # Prints the text of every clusters/*.txt as C, so that a binary knows these clusters wherever it runs: build/cluster_texts.h (Makefile).
 set -e
+unset CDPATH # with it, cd prints
 cd "$(dirname "$0")/.."
 echo "typedef struct {"
 echo "    const char *name, *text;"

@@ -56,11 +56,12 @@ import zlib
 
 OPEN_SAMPLES = 64  # of --sequence: they wait for documents that fit
 BATCH_BYTES = 1 << 20  # the text that a process gets at a time; a longer document is cut
-# Where a document can be cut: before a space, and behind a line end, that stand alone, unless behind a special token, which may take them;
-# and between a letter and the marks of Chinese and Japanese, whose texts have no spaces. There the patterns that cut a text into words
-# before byte-level BPE (GPT-2's, Llama-3's) always cut it, and what is on one side does not change how they cut the other. BPE without
-# words (Llama-2's) cuts at those of which no token of its vocabulary has one inside it: then it makes none of what stands on both sides.
-CUT_PLACES = (r"(?<=[^\s>])(?= \S)", r"(?<=[^\s>]\n)(?=[^\s/])", r"(?<=[^\W_])(?=[。、])")
+# Where a document can be cut: before a space, and behind a line end, that stand alone, unless behind what may end a special token (</s>,
+# [/INST]), which may take them; and between a letter and the marks of Chinese and Japanese, whose texts have no spaces. There the patterns
+# that cut a text into words before byte-level BPE (GPT-2's, Llama-3's) always cut it, and what is on one side does not change how they cut
+# the other. BPE without words (Llama-2's) cuts at those of which no token of its vocabulary has one inside it: then it makes none of what
+# stands on both sides.
+CUT_PLACES = (r"(?<=[^\s>\]])(?= \S)", r"(?<=[^\s>\]]\n)(?=[^\s/])", r"(?<=[^\W_])(?=[。、])")
 QUOTE = "\udfff"  # around special tokens written in a chat, until its template has been filled in: no text holds half a surrogate pair
 MARK = "\U0010ffff"  # begins the names of the special tokens that templates write: no character
 
@@ -280,7 +281,7 @@ def chat_template(folder):
         environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True,
                                                     extensions=["jinja2.ext.loopcontrols", Generation])
         environment.globals["raise_exception"] = raise_exception
-        environment.filters["tojson"] = lambda value, **options: json.dumps(value, ensure_ascii=False, **options)
+        environment.filters["tojson"] = lambda value, **options: json.dumps(value, **{"ensure_ascii": False, **options})
         template = environment.from_string(source)
     except (AttributeError, KeyError, OSError, TypeError, ValueError, TemplateError) as e:
         fail(f"{folder}: the chat template cannot be read: {e}")
@@ -293,14 +294,15 @@ def chat_texts(render, messages, tools, written):
     before them, and what the messages and tools have written in them has not."""
     if not isinstance(messages, list) or not all(isinstance(message, dict) and "role" in message for message in messages):
         raise ValueError("it holds no list of messages with roles")
-    tools = (json.loads(tools) if isinstance(tools, str) else tools) or None
-    messages = [{key: value for key, value in message.items() if value is not None} for message in messages]  # null: as if not there
+    tools = (json.loads(tools or "null") if isinstance(tools, str) else tools) or None
+    messages = [{key: value for key, value in message.items() if value is not None and (key, value) != ("tool_calls", [])}
+                for message in messages]  # null, and no calls: as if not there (Llama-3.1's template wants one call where this is)
     for i, message in enumerate(messages, 1):
         calls = message.get("tool_calls", [])
         for call in calls:  # templates take the arguments as an object, and would quote JSON in a text once more
             function = call.get("function", call)
             if isinstance(function.get("arguments"), str):
-                function["arguments"] = json.loads(function["arguments"])
+                function["arguments"] = json.loads(function["arguments"] or "{}")
         if calls:
             message.setdefault("content", "")
         # Templates make Python's notation of what is no text, such as a list of parts.

@@ -30,6 +30,7 @@
 # Closes with a table of the benchmarks and "N passed, N failed, N skipped".
 # Exit status: 0 no step failed, 1 some did, 2 it could not start.
 set -u
+export LC_ALL=C # sort and awk would expect the decimal comma of some languages
 from=$PWD
 cd "$(dirname "$0")/.." || exit 2
 pack=$PWD/gpu_check_pack

@@ -5,6 +5,7 @@
 #   scripts/prepare_text.sh DIR FILE...      from your own text files; with less than 1 MB, a model soon learns them by heart
 # Also writes DIR/text.txt (the text) and DIR/unigram_entropy.txt (nats; the loss of a model that only knows how often each byte occurs).
 set -euo pipefail
+unset CDPATH # with it, cd prints
 least=1000000
 
 die() { echo "error: $*" >&2; exit 2; }

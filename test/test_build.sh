@@ -13,6 +13,15 @@ make -s DEVICE=cpu build/cluster_texts.h
 check 'a C++ compiler takes the trainer, too' g++ -x c++ -std=c++17 -Werror=narrowing -D_GNU_SOURCE -Ibuild \
     ${DEPS:+-I${DEPS// //include -I}/include} -fsyntax-only train_llama.cu
 check 'one rank needs no MPI' build CC="$dir/gcc" MPI=0 "$dir/build/found"
+# What was compiled otherwise, or for another CPU, is compiled anew; nothing else is.
+printf '#!/bin/bash\nexec gcc $MORE "$@"\n' >"$dir/cc" && chmod +x "$dir/cc"
+tools() { MORE=${1:-} build CC="$dir/cc" "${@:2}" tools && stat -c %y "$dir/build/text_to_tokens"; }
+first=$(tools)
+check 'nothing is compiled twice' test -n "$first" -a "$(tools)" = "$first"
+check 'nor for what warnings do' test "$(tools '' WERROR=0)" = "$first"
+check 'another CPU' test "$(tools -D__CPU__)" != "$first"
+first=$(tools)
+check 'other options' test "$(tools '' SANITIZE=1)" != "$first"
 check 'make train_llama is make' bash -c 'cmp <(make -n DEVICE=cpu train_llama) <(make -n DEVICE=cpu all)'
 
 mkdir -p "$dir"/deps/{include/cjson,lib}
@@ -30,6 +39,16 @@ for script in setup demo bench prepare_text gpu_check; do # and does nothing els
     check "scripts/$script.sh --help" \
         bash -c "timeout 5 scripts/$script.sh --help 2>'$dir/err' | grep -q 'scripts/$script.sh\|make $script' && [ ! -s '$dir/err' ]"
 done
+export CDPATH=.:/tmp # as in some users' shells: cd prints where it goes
+check 'the texts of clusters with a CDPATH' cmp <(dev/embed_clusters.sh) build/cluster_texts.h
+check 'and a data set' \
+    bash -c 'root=$PWD && cd "$1" && "$root/scripts/prepare_text.sh" data/set "$root/README.md" && test -s data/set/val.bin' - "$dir"
+unset CDPATH
+if localedef -i de_DE -f UTF-8 "$dir/de_DE.UTF-8" 2>"$dir/err"; then # else this machine has no other languages
+    median() { { sed -n '/^export LC_ALL/p; /^median()/p' scripts/bench.sh && echo median; } >"$dir/median" && bash "$dir/median"; }
+    check "a benchmark's median where the decimal sign is a comma" \
+        test "$(printf '%s\n' 995.5 1120.25 87.125 | LOCPATH=$dir LC_ALL=de_DE.UTF-8 median)" = 995.5
+fi
 sources=(*.h *.cu *.cuh device/*.h device/*/*.* {dev,test,test/fuzz}/*.[ch]* {dev,test}/*.py
     {scripts,test,test/fuzz}/*.sh Makefile test/*.mk)
 check 'no source line has more than 140 columns' \
