@@ -697,7 +697,7 @@ static void test_attention_nan(void) {
     attention_problem_drop(&p);
 }
 
-// Any NaN stays one, whatever its lower bits hold: GPUs make 0x7fffffff, and folders have it. LANES and more equal rows take every path.
+// Any NaN stays one, whatever its lower bits hold: GPUs make 0x7fffffff. 40 columns: whole registers, with 16 lanes also a rest.
 static void test_nan_bits(void) {
     enum { KEYS = 40, V = 40 };
     for (int bit = -1; bit < 23; bit++) {
