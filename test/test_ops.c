@@ -697,6 +697,40 @@ static void test_attention_nan(void) {
     attention_problem_drop(&p);
 }
 
+// Any NaN stays one, whatever its lower bits hold: GPUs make 0x7fffffff. 40 columns: whole registers, with 16 lanes also a rest.
+static void test_nan_bits(void) {
+    enum { KEYS = 40, V = 40 };
+    for (int bit = -1; bit < 23; bit++) {
+        float is_nan = float_of_bits(bit < 0 ? 0x7fffffff : 0x7fc00000u | 1u << bit);
+        attention_problem p = attention_problem_make(KEYS, KEYS, 1, 1, 8, true, 0, 0, 1);
+        p.k[10 * p.b.kv_stride] = is_nan;
+        attention_result r = attention_run(&p, false, false);
+        int64_t wrong = 0;
+        for (int64_t i = 0; i < KEYS; i++) wrong += isnan(r.out[i * p.b.sum_stride]) != (i >= 10) || isnan(r.lse[i]) != (i >= 10);
+        CHECK(wrong == 0, "NaN %08x in key 10: %lld of %d rows wrong", bits_of_float(is_nan), (long long)wrong, KEYS);
+        attention_result_drop(&r);
+        attention_problem_drop(&p);
+        for (int at = 1; at < V; at++) {
+            float logits[V] = {0}, loss;
+            int32_t label = 0;
+            logits[at] = is_nan;
+            op_cross_entropy(&loss, logits, &label, 1, V, 1, false);
+            CHECK(isnan(loss), "NaN %08x in logit %d: loss %g", bits_of_float(is_nan), at, (double)loss);
+        }
+    }
+}
+// Scores far below 0: the only key of a row has weight 1.
+static void test_attention_low_scores(void) {
+    attention_problem p = attention_problem_make(1, 1, 1, 1, 8, true, 0, 0, 1);
+    for (int d = 0; d < 8; d++) p.q[d] = -1e18f, p.k[d] = 1e18f;
+    attention_result r = attention_run(&p, false, false);
+    int wrong = 0;
+    for (int d = 0; d < 8; d++) wrong += r.out[d] != p.v[d];
+    CHECK(wrong == 0 && r.lse[0] < -1e35f, "scores of -1e36: %d of 8 numbers wrong, lse %g", wrong, (double)r.lse[0]);
+    attention_result_drop(&r);
+    attention_problem_drop(&p);
+}
+
 // Packed documents: keys in two runs of positions, 100 ... and 5000 ..., and queries whose documents begin anywhere before, in and
 // after them; both passes against double precision. Then keys and values of one document are NaN: the other document's rows must not
 // read its tiles.
@@ -1232,6 +1266,8 @@ int main(void) {
     test_attention_merge_extremes();
     test_attention_nothing_seen();
     test_attention_nan();
+    test_nan_bits();
+    test_attention_low_scores();
     test_attention_documents();
     test_attention_interface();
     for (int i = 0; i < ODD_SIZES; i++) test_numbers(odd_sizes[i]);

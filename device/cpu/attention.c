@@ -11,6 +11,7 @@
 #include "../ops.h"
 #include "simd.h"
 
+#include <float.h>
 #include <omp.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -224,7 +225,7 @@ static void forward_task(const forward_tiles *t, float *out, float *lse, const f
     pack_rows(t->q, q, b.q_stride, rows, rows_padded, b.HS, width, b.scale);
     memset(t->out, 0, sizeof(float) * (size_t)(rows_padded * width));
     memset(t->sum, 0, sizeof(float) * QUERY_TASK * LANES);
-    for (int r = 0; r < rows; r++) t->max[r] = -1e30f; // finite: a row that sees no key of a tile must not compute inf - inf
+    for (int r = 0; r < rows; r++) t->max[r] = -FLT_MAX; // finite: a row that sees no key of a tile must not compute inf - inf
     int64_t first_tile = first_key(b, query) / KEY_TILE * KEY_TILE;
     for (int64_t key = first_tile; key < b.Tk && keys_in_tile(b, query + rows - 1, key, KEY_TILE) > 0; key += KEY_TILE) {
         const float *k_tile = k_packed + key * b.HS, *v_tile = v_packed + key * width;

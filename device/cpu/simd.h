@@ -59,10 +59,10 @@ static inline float vec_sum_lanes(vec x) {
 }
 
 // e^x for x <= 88, relative error below 1.2e-7. Below -64 it is 0 (e^-64 = 1.6e-28), so that no denormal numbers follow.
-// x = n ln 2 + r with n whole and |r| <= ln(2)/2; a polynomial gives e^r and n is added to its exponent bits. Adding 1.5 * 2^23
-// rounds to a whole number and leaves that number in the lowest bits of the sum. NaN stays NaN.
+// x = n ln 2 + r with n whole and |r| <= ln(2)/2; a polynomial gives e^r, and 2^n is the float whose exponent bits are n + 127. Adding
+// 1.5 * 2^23 + 127 rounds to a whole number and leaves n + 127 in the lowest bits of the sum. NaN stays NaN: it is multiplied, as a float.
 static inline vec vec_exp(vec x) {
-    const float to_whole = 0x1.8p23f;
+    const float to_whole = 0x1.8p23f + 127;
     vec shifted = x * 1.442695041f + to_whole;
     vec n = shifted - to_whole;
     vec r = x - n * 0.693359375f; // ln 2 in two parts, the first short enough that n * part is exact
@@ -73,8 +73,8 @@ static inline vec vec_exp(vec x) {
     p = p * r + 4.9999993412e-1f;
     p = p * r + 1.0f;
     p = p * r + 1.0f;
-    vec_bits bits = (vec_bits)p + ((vec_bits)shifted << 23);
-    return vec_select(x < -64.0f, vec_set(0), (vec)bits);
+    vec power = (vec)((vec_bits)shifted << 23);
+    return vec_select(x < -64.0f, vec_set(0), p * power);
 }
 
 #endif
