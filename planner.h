@@ -438,7 +438,7 @@ static inline void plan_command(const options *given, const planner_choice *p) {
             printf(" %s", value);
             continue;
         }
-        printf(" '"); // quoted for a shell
+        printf(strncmp(value, "--", 2) == 0 ? "='" : " '"); // quoted for a shell; after a blank, -- would be the next option
         for (const char *at = value; *at != '\0'; at++) printf(*at == '\'' ? "'\\''" : "%c", *at);
         printf("'");
     }

@@ -80,6 +80,11 @@ print(c[\"memory_bytes\"], \"host\", c[\"host_bytes_of_node\"] // 8)" "$2")
         ' _ "$binary" "$dir/plan.json" "$dir/plan" "$@"
 done
 
+plan --model tiny --seq-len 1K --ranks 2 --log=--it\'s --sample-every 5 --sample-prompt=--
+command=$(tail -1 "$dir/plan")
+check 'values that look like options are printed as values' \
+    bash -c "$(printf '%q' "$binary") --dry-run ${command#mpirun -np 2 ./train_llama}"
+
 # --hp auto trains with the plan's choice and has the loss of any other grid.
 small=(--model nano --from-scratch --train-data "$dir/data.bin" --seq-len 128)
 mpirun -np 4 "$binary" "${small[@]}" --hp auto --steps 3 \
