@@ -18,7 +18,7 @@ for flag in $named; do
         --rest | --preflight | --requeue | --open-mode | --signal | --mpi | --job-name | --nodes | --ntasks-per-node | --exclusive | \
         --mem | --time | --cpu-bind | --gpu-bind | --gpus-per-task | --hostfile | --exclude | --label | --output | --tag-output | \
         --local-dir | --max-model-len | --terminal | --only | --show | --no-print-directory | --check | --shm-size | --ipc | \
-        --bind-to | --map-by) continue ;;
+        --bind-to | --map-by | --ulimit) continue ;;
     esac
     check "documented flag $flag" grep -q -- "$flag" "$dir/help"
 done
