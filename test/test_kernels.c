@@ -1000,9 +1000,41 @@ static void test_merge(int64_t T, int H, int HS, int gap, int sum_gap) {
     attention_merge(out.f, lse.f, stored_b.x, lse_2.f, T, H, HS, a.b.sum_stride, a.b.lse_stride, a.b.lse_stride, false);
     device_synchronize();
     CHECK(isnan(lse.f[0]) && isnan(out.f[0]), "NaN set: out %g, lse %g", (double)out.f[0], (double)lse.f[0]);
+    // Then merged, before or after a finite lse, that of no key, and NaN. (stored_b.x[0] is NaN, its neighbour is not.)
+    const float lses[3] = {1, -INFINITY, NAN};
+    for (int i = 0; i < 6; i++) {
+        lse.f[0] = i < 3 ? NAN : lses[i - 3];
+        lse_2.f[0] = i < 3 ? lses[i] : NAN;
+        out.f[0] = out.f[1] = 0;
+        attention_merge(out.f, lse.f, stored_b.x, lse_2.f, T, H, HS, a.b.sum_stride, a.b.lse_stride, a.b.lse_stride, true);
+        device_synchronize();
+        CHECK(isnan(lse.f[0]) && isnan(out.f[0]) && isnan(out.f[1]), "NaN merged, case %d: out %g %g, lse %g", i, (double)out.f[0],
+              (double)out.f[1], (double)lse.f[0]);
+    }
     device_free(scratch);
     tensor all[7] = {out, lse, out_b, lse_b, out_2, lse_2, stored_b};
     for (int i = 0; i < 7; i++) tensor_free(all[i]);
+    attention_free(&a);
+}
+
+// A NaN in one key: the queries that see it have NaN for out and lse, and keep it when later keys, all finite, are merged in.
+static void test_nan(int HS) {
+    enum { T = 40, AT = 10 };
+    attention_case a = attention_make(T, T, 1, 1, HS, true, 0, 0, 31, 0);
+    tensor out = marked(a.nsum, 0), lse = marked(a.nlse, 0);
+    void *scratch = attention_scratch(a.b);
+    floatX before = a.k.x[AT * a.b.kv_stride];
+    for (int block = 0; block < 2; block++) {
+        a.k.x[AT * a.b.kv_stride] = block == 0 ? round_stored(NAN) : before;
+        op_attention_forward(out.f, lse.f, a.q.x, a.k.x, a.v.x, a.b, block > 0, scratch);
+        device_synchronize();
+        int wrong = 0;
+        for (int i = 0; i < T; i++) wrong += isnan(out.f[i * HS]) != (i >= AT) || isnan(lse.f[i]) != (i >= AT);
+        CHECK(wrong == 0, "NaN in key %d, heads of %d, %s: %d of %d rows wrong", AT, HS, block == 0 ? "set" : "merged", wrong, T);
+    }
+    device_free(scratch);
+    tensor_free(out);
+    tensor_free(lse);
     attention_free(&a);
 }
 
@@ -1410,6 +1442,8 @@ int main(int argc, char **argv) {
         test_attention(70, 127, 2, 1, 64, false, 8, 8, 0);
         test_merge(40, 2, 64, 0, 0);
         test_merge(70, 1, 128, 8, 2);
+        const int nan_heads[] = {16, 64, 128, 200};
+        for (int k = 0; k < 4; k++) test_nan(nan_heads[k]);
         test_attention(256, 64, 2, 1, 64, false, 0, 8, 70); // rows and blocks that see nothing
         test_slices_of_heads(70, 90, 8, 2, 16, false, 0, 0, 1, 1);
         test_slices_of_heads(50, 50, 6, 2, 20, true, 3, 0, 1, 3); // strides that are no multiples of 16 bytes
