@@ -1119,6 +1119,32 @@ static void test_swiglu(int64_t T, int64_t F, bool in_place) {
     tensor_free(dact);
 }
 
+// Two equal logits, 1e9 or -1e38, and -infinity everywhere else: the loss of one is ln 2, that of another label infinite.
+static void test_cross_entropy_infinite(int64_t V) {
+    tensor logits = tensor_new(V, true), loss = tensor_new(1, false);
+    int32_t *label = (int32_t *)device_alloc(sizeof *label);
+    double *want = HOST_NEW(double, V);
+    const int64_t at[2] = {V / 2 + 1, V - 1};
+    for (int i = 0; i < 4; i++) {
+        for (int64_t k = 0; k < V; k++) {
+            bool high = k == at[0] || k == at[1];
+            logits.x[k] = round_stored(high ? i % 2 == 0 ? 1e9f : -1e38f : -INFINITY);
+            want[k] = high ? 0.5 : 0;
+        }
+        *label = i < 2 ? (int32_t)at[0] : 0;
+        want[*label] -= 1;
+        op_cross_entropy(loss.f, logits.x, label, 1, V, 1, true);
+        device_synchronize();
+        bool right = i < 2 ? fabs((double)loss.f[0] - log(2)) <= 1e-6 : loss.f[0] == INFINITY;
+        CHECK(right, "op_cross_entropy beside -infinity: the loss is %g, case %d, V %lld, %s", (double)loss.f[0], i, (long long)V,
+              settings);
+        check("op_cross_entropy gradient beside -infinity", logits, want, 4);
+    }
+    free(want);
+    device_free(label);
+    tensor_free(logits);
+    tensor_free(loss);
+}
 static void test_cross_entropy(int64_t T, int64_t V, double range) {
     tensor logits = tensor_random(T * V, true, 1, range), losses = tensor_new(T, false);
     int32_t *labels = (int32_t *)device_alloc(sizeof(int32_t) * (size_t)T);
@@ -1409,6 +1435,10 @@ int main(int argc, char **argv) {
         test_cross_entropy(9, 1001, 5);
         test_cross_entropy(6, 4096, 40);
         test_cross_entropy(4, 128256, 5); // more than shared memory holds
+        test_cross_entropy(4, 1001, 1e10); // x log2(e) is then rounded by up to 512
+        test_cross_entropy(4, 4096, 1e38);
+        test_cross_entropy_infinite(1001);
+        test_cross_entropy_infinite(4096);
         if (i > 0) continue; // block sizes below depend on the head size alone, or there are none
         test_attention(1, 1, 1, 1, 8, false, 0, 0, 0);
         test_attention(5, 0, 2, 1, 16, false, 0, 3, 0); // without keys dq is still set; without queries, dk and dv
