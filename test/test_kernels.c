@@ -1000,9 +1000,41 @@ static void test_merge(int64_t T, int H, int HS, int gap, int sum_gap) {
     attention_merge(out.f, lse.f, stored_b.x, lse_2.f, T, H, HS, a.b.sum_stride, a.b.lse_stride, a.b.lse_stride, false);
     device_synchronize();
     CHECK(isnan(lse.f[0]) && isnan(out.f[0]), "NaN set: out %g, lse %g", (double)out.f[0], (double)lse.f[0]);
+    // Then merged, before or after a finite lse, that of no key, and NaN. (stored_b.x[0] is NaN, its neighbour is not.)
+    const float lses[3] = {1, -INFINITY, NAN};
+    for (int i = 0; i < 6; i++) {
+        lse.f[0] = i < 3 ? NAN : lses[i - 3];
+        lse_2.f[0] = i < 3 ? lses[i] : NAN;
+        out.f[0] = out.f[1] = 0;
+        attention_merge(out.f, lse.f, stored_b.x, lse_2.f, T, H, HS, a.b.sum_stride, a.b.lse_stride, a.b.lse_stride, true);
+        device_synchronize();
+        CHECK(isnan(lse.f[0]) && isnan(out.f[0]) && isnan(out.f[1]), "NaN merged, case %d: out %g %g, lse %g", i, (double)out.f[0],
+              (double)out.f[1], (double)lse.f[0]);
+    }
     device_free(scratch);
     tensor all[7] = {out, lse, out_b, lse_b, out_2, lse_2, stored_b};
     for (int i = 0; i < 7; i++) tensor_free(all[i]);
+    attention_free(&a);
+}
+
+// A NaN in one key: the queries that see it have NaN for out and lse, and keep it when later keys, all finite, are merged in.
+static void test_nan(int HS) {
+    enum { T = 40, AT = 10 };
+    attention_case a = attention_make(T, T, 1, 1, HS, true, 0, 0, 31, 0);
+    tensor out = marked(a.nsum, 0), lse = marked(a.nlse, 0);
+    void *scratch = attention_scratch(a.b);
+    floatX before = a.k.x[AT * a.b.kv_stride];
+    for (int block = 0; block < 2; block++) {
+        a.k.x[AT * a.b.kv_stride] = block == 0 ? round_stored(NAN) : before;
+        op_attention_forward(out.f, lse.f, a.q.x, a.k.x, a.v.x, a.b, block > 0, scratch);
+        device_synchronize();
+        int wrong = 0;
+        for (int i = 0; i < T; i++) wrong += isnan(out.f[i * HS]) != (i >= AT) || isnan(lse.f[i]) != (i >= AT);
+        CHECK(wrong == 0, "NaN in key %d, heads of %d, %s: %d of %d rows wrong", AT, HS, block == 0 ? "set" : "merged", wrong, T);
+    }
+    device_free(scratch);
+    tensor_free(out);
+    tensor_free(lse);
     attention_free(&a);
 }
 
@@ -1087,6 +1119,32 @@ static void test_swiglu(int64_t T, int64_t F, bool in_place) {
     tensor_free(dact);
 }
 
+// Two equal logits, 1e9 or -1e38, and -infinity everywhere else: the loss of one is ln 2, that of another label infinite.
+static void test_cross_entropy_infinite(int64_t V) {
+    tensor logits = tensor_new(V, true), loss = tensor_new(1, false);
+    int32_t *label = (int32_t *)device_alloc(sizeof *label);
+    double *want = HOST_NEW(double, V);
+    const int64_t at[2] = {V / 2 + 1, V - 1};
+    for (int i = 0; i < 4; i++) {
+        for (int64_t k = 0; k < V; k++) {
+            bool high = k == at[0] || k == at[1];
+            logits.x[k] = round_stored(high ? i % 2 == 0 ? 1e9f : -1e38f : -INFINITY);
+            want[k] = high ? 0.5 : 0;
+        }
+        *label = i < 2 ? (int32_t)at[0] : 0;
+        want[*label] -= 1;
+        op_cross_entropy(loss.f, logits.x, label, 1, V, 1, true);
+        device_synchronize();
+        bool right = i < 2 ? fabs((double)loss.f[0] - log(2)) <= 1e-6 : loss.f[0] == INFINITY;
+        CHECK(right, "op_cross_entropy beside -infinity: the loss is %g, case %d, V %lld, %s", (double)loss.f[0], i, (long long)V,
+              settings);
+        check("op_cross_entropy gradient beside -infinity", logits, want, 4);
+    }
+    free(want);
+    device_free(label);
+    tensor_free(logits);
+    tensor_free(loss);
+}
 static void test_cross_entropy(int64_t T, int64_t V, double range) {
     tensor logits = tensor_random(T * V, true, 1, range), losses = tensor_new(T, false);
     int32_t *labels = (int32_t *)device_alloc(sizeof(int32_t) * (size_t)T);
@@ -1377,6 +1435,10 @@ int main(int argc, char **argv) {
         test_cross_entropy(9, 1001, 5);
         test_cross_entropy(6, 4096, 40);
         test_cross_entropy(4, 128256, 5); // more than shared memory holds
+        test_cross_entropy(4, 1001, 1e10); // x log2(e) is then rounded by up to 512
+        test_cross_entropy(4, 4096, 1e38);
+        test_cross_entropy_infinite(1001);
+        test_cross_entropy_infinite(4096);
         if (i > 0) continue; // block sizes below depend on the head size alone, or there are none
         test_attention(1, 1, 1, 1, 8, false, 0, 0, 0);
         test_attention(5, 0, 2, 1, 16, false, 0, 3, 0); // without keys dq is still set; without queries, dk and dv
@@ -1410,6 +1472,8 @@ int main(int argc, char **argv) {
         test_attention(70, 127, 2, 1, 64, false, 8, 8, 0);
         test_merge(40, 2, 64, 0, 0);
         test_merge(70, 1, 128, 8, 2);
+        const int nan_heads[] = {16, 64, 128, 200};
+        for (int k = 0; k < 4; k++) test_nan(nan_heads[k]);
         test_attention(256, 64, 2, 1, 64, false, 0, 8, 70); // rows and blocks that see nothing
         test_slices_of_heads(70, 90, 8, 2, 16, false, 0, 0, 1, 1);
         test_slices_of_heads(50, 50, 6, 2, 20, true, 3, 0, 1, 3); // strides that are no multiples of 16 bytes

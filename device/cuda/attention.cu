@@ -89,7 +89,8 @@ __global__ void __launch_bounds__(P * R, 1)
     }
     bool exists = i < b.Tq;
     float *lse_at = lse + head * b.lse_head + i, *out_row = out + i * b.sum_stride + head * HS;
-    float lse_new = total > 0 ? largest + logf(total) : -INFINITY, scale_new = total > 0 ? 1 / total : 0.0f, scale_old = 0;
+    bool any = total != 0; // true for NaN, too
+    float lse_new = any ? largest + logf(total) : -INFINITY, scale_new = any ? 1 / total : 0.0f, scale_old = 0;
     if (merge) {
         float lse_old = exists ? *lse_at : -INFINITY, weight_new;
         __syncwarp(); // all P threads have read lse
@@ -101,7 +102,7 @@ __global__ void __launch_bounds__(P * R, 1)
 #pragma unroll
     for (int n = 0; n < HS_MAX / P; n++) {
         int d = part + P * n;
-        if (d < HS) out_row[d] = sum[n] * scale_new + (scale_old > 0 ? out_row[d] * scale_old : 0.0f);
+        if (d < HS) out_row[d] = sum[n] * scale_new + (scale_old != 0 ? out_row[d] * scale_old : 0.0f);
     }
 }
 
@@ -244,7 +245,7 @@ __global__ void attention_merge_kernel(float *out, float *lse, const floatX *out
         load<W>(y, out_b + t * H * HS + i);
         weights(i / HS, &a, &b);
 #pragma unroll
-        for (int k = 0; k < W; k++) x[k] = (a > 0 ? a * x[k] : 0.0f) + (b > 0 ? b * y[k] : 0.0f);
+        for (int k = 0; k < W; k++) x[k] = (a != 0 ? a * x[k] : 0.0f) + (b != 0 ? b * y[k] : 0.0f);
         store<W>(out + t * stride + i, x);
     }
     __syncthreads(); // all threads have read lse

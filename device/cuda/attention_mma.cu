@@ -190,8 +190,10 @@ attention_forward_mma_kernel(float *out, float *lse, const bf16 *q, const bf16 *
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         int i = first + mine + row_of(2 * h);
-        float all = quad_sum(total[h]), scale_new = all > 0 ? 1 / all : 0.0f, scale_old = 0;
-        float lse_new = all > 0 ? largest[h] * LN_2 + logf(all) : -INFINITY, *lse_at = lse + head * b.lse_head + i;
+        float all = quad_sum(total[h]), scale_old = 0;
+        bool any = all != 0; // true for NaN, too
+        float scale_new = any ? 1 / all : 0.0f;
+        float lse_new = any ? largest[h] * LN_2 + logf(all) : -INFINITY, *lse_at = lse + head * b.lse_head + i;
         if (merge) {
             float lse_old = i < Tq ? *lse_at : -INFINITY, weight_new;
             __syncwarp(); // all lanes of the row have read lse

@@ -13,10 +13,11 @@ static __device__ __forceinline__ int64_t attention_first_visible(const attentio
 }
 
 // The weights (of sum 1) of two results whose log-sum-exps are a and b; returns the merged log-sum-exp. -infinity: no key seen, weight 0.
+// NaN, which fmaxf drops, makes all three NaN.
 static __device__ __forceinline__ float merge_weights(float a, float b, float *weight_a, float *weight_b) {
     float top = fmaxf(a, b);
     *weight_a = *weight_b = 0;
-    if (!(top > -INFINITY)) return top;
+    if (a == -INFINITY && b == -INFINITY) return top;
     float e_a = expf(a - top), e_b = expf(b - top), sum = e_a + e_b;
     *weight_a = e_a / sum;
     *weight_b = e_b / sum;

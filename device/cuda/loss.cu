@@ -1,16 +1,20 @@
 // Cross-entropy on a tile of logits. See device/ops.h.
 #include "kernel.cuh"
 
-// A sum of exponentials with the largest logit factored out: sum = sum of e^(x - largest).
+#include <cfloat>
+
+// A sum of exponentials with the largest logit factored out: sum = sum of e^(x - largest). The difference is rounded first: multiplied out,
+// as x log2(e) - largest log2(e), it would lose all its digits for large logits. NaN is never the largest, but stays in the sum.
 struct softmax_sum {
     float largest, sum;
 };
+constexpr float NO_LOGIT = -FLT_MAX; // the largest before the first one. Finite: logits may be -infinity, and -infinity less itself is NaN
 // Combines those of a warp's lanes into one over all their logits, the same bits in every lane.
 static __device__ __forceinline__ softmax_sum warp_softmax(softmax_sum mine) {
     softmax_sum all = mine;
 #pragma unroll
     for (int mask = 16; mask > 0; mask /= 2) all.largest = fmaxf(all.largest, __shfl_xor_sync(0xffffffffu, all.largest, mask));
-    all.sum = warp_sum(mine.sum == 0 ? 0.0f : mine.sum * fast_exp(mine.largest - all.largest)); // 0: no logit seen; NaN stays NaN
+    all.sum = warp_sum(mine.sum * fast_exp(mine.largest - all.largest));
     return all;
 }
 
@@ -51,7 +55,7 @@ cross_entropy_kernel(float *losses, floatX *logits, const int32_t *labels, int64
             continue;
         }
         float label_logit = to_float(row[label]); // before any thread overwrites it: a barrier follows
-        softmax_sum mine = {-INFINITY, 0};
+        softmax_sum mine = {NO_LOGIT, 0};
         auto add = [&](const float (&x)[W]) {
             float largest = mine.largest;
 #pragma unroll
@@ -59,7 +63,7 @@ cross_entropy_kernel(float *losses, floatX *logits, const int32_t *labels, int64
             if (largest > mine.largest) mine.sum *= fast_exp(mine.largest - largest);
             mine.largest = largest;
 #pragma unroll
-            for (int k = 0; k < W; k++) mine.sum += fast_exp2(fmaf(x[k], LOG2_E, -largest * LOG2_E));
+            for (int k = 0; k < W; k++) mine.sum += fast_exp(x[k] - largest);
         };
         copy_async_wait();
         int rest = first;
@@ -84,15 +88,15 @@ cross_entropy_kernel(float *losses, floatX *logits, const int32_t *labels, int64
         __syncthreads(); // all threads have read the sums of the row before
         if (lane == 0) shared[threadIdx.x / 32] = mine;
         __syncthreads();
-        softmax_sum none = {-INFINITY, 0}, all = warp_softmax(lane < warps ? shared[lane] : none);
-        if (threadIdx.x == 0) losses[t] = logf(all.sum) + all.largest - label_logit;
+        softmax_sum none = {NO_LOGIT, 0}, all = warp_softmax(lane < warps ? shared[lane] : none);
+        if (threadIdx.x == 0) losses[t] = logf(all.sum) + (all.largest - label_logit);
         if (!backward) continue;
-        float factor = scale / all.sum, shift = -all.largest * LOG2_E;
+        float factor = scale / all.sum;
         auto replace = [&](int v, const floatX *logits_at_v) {
             float x[W];
             load<W>(x, logits_at_v);
 #pragma unroll
-            for (int k = 0; k < W; k++) x[k] = fast_exp2(fmaf(x[k], LOG2_E, shift)) * factor;
+            for (int k = 0; k < W; k++) x[k] = fast_exp(x[k] - all.largest) * factor;
             if (v <= label && label < v + W) {
 #pragma unroll
                 for (int k = 0; k < W; k++) // not x[label - v]: x must stay in registers
