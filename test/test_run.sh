@@ -296,6 +296,14 @@ check 'validation sets and buckets in the plot' bash -c "
 printf '%s\n' '{"step": NaN, "loss": 3}' '{"step": 4, "loss": 2.5}' '{"step": 5, "loss": 2}' >"$dir/odd.jsonl"
 check 'waits of each transfer in the plot' \
     bash -c "python3 dev/plot.py --terminal --keys exposed_ms '$dir/mix4.jsonl' | grep -q 'kv_inner: '"
+check 'tokens and times have no logarithmic axis' \
+    bash -c "[ \$(python3 dev/plot.py --terminal --log-scale --keys loss,mfu '$dir/mix4.jsonl' | grep -c '(log scale)') -eq 1 ]"
+if python3 -c 'import matplotlib' 2>/dev/null; then
+    "$binary" "${nano[@]}" --steps 0 --val-data "$dir/data.bin" --eval-steps 1 --log "$dir/_a\$x\\y\$.jsonl" >"$dir/out" 2>&1
+    check 'a picture of an evaluation, whose log has an odd name' ends_with 0 '^wrote .*/picture.png$' \
+        python3 -W error dev/plot.py -o "$dir/picture" "$dir/_a\$x\\y\$.jsonl"
+    check 'is there' [ -s "$dir/picture.png" ]
+fi
 check 'and its head, without a complaint' \
     bash -c "python3 dev/plot.py --terminal --height 4000 '$dir/mix4.jsonl' 2>'$dir/plot.err' | head -1; [ ! -s '$dir/plot.err' ]"
 cp "$dir/mix4.jsonl" "$dir/l"$'\344'"uft.jsonl" # no UTF-8
