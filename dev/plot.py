@@ -199,6 +199,8 @@ def plot_picture(paths, logs, keys, args):
     for axis, key in zip(axes.flat, shown):
         for color, (name, log) in enumerate(zip(map(legend_text, short_names(paths)), logs)):
             kinds = [have for have in log if have.startswith(key + "/")]
+            if key in ("comm_bytes", "exposed_ms"):  # without the kinds of transfers that the run did not have
+                kinds = [kind for kind in kinds if any(value for _, value in log[kind])] or kinds[-1:]
             for dash, kind in enumerate(kinds):
                 style = ["-", "--", ":", "-."][dash % 4]
                 axis.plot(*zip(*log[kind]), style, color=f"C{color if len(logs) > 1 else dash}", label=f"{name} {kind.partition('/')[2]}")
@@ -214,7 +216,7 @@ def plot_picture(paths, logs, keys, args):
             axis.set_yscale("log")
         if key in ("tgs", "mfu", "mem_bytes", "comm_bytes"):
             axis.set_ylim(bottom=0)
-        axis.legend(fontsize="small")
+        axis.legend(fontsize="small").set_in_layout(False)  # of many curves it would take the place of the plots
     output = args.output if os.path.splitext(args.output)[1] else args.output + ".png"
     try:
         figure.savefig(output, dpi=110)
