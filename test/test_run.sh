@@ -636,7 +636,7 @@ check 'whose reader ends: a warning, and status 1' ends_with 1 '^warning: --log 
 check 'after the last step' grep -q '^step *200/200' "$dir/shown"
 wait $!
 limited() { (ulimit -f 16 && "$@"); } # KB
-check 'a log that has grown too large: status 1' ends_with 1 '^warning: --log .*/large.jsonl: not all of it could be written: File too large' \
+check 'a log that is too large: status 1' ends_with 1 '^warning: --log .*/large.jsonl: not all of it could be written: File too large' \
     limited "$binary" "${model[@]}" --steps 30 --log "$dir/large.jsonl"
 check 'holds whole lines, to which later ones may be added' python3 -c "
 import json
