@@ -155,11 +155,12 @@ static inline void evaluation_print(const evaluation_report *r) {
     for (int i = 0; i < r->sets; i++) {
         const loss_by_position *l = &r->losses[i];
         const char *blank = r->names[i][0] != '\0' ? " " : "";
-        if (loss_by_position_tokens(l) == 0)
+        double tokens = loss_by_position_tokens(l);
+        if (tokens == 0)
             printf("%s val loss%s%s: no label in the samples that are evaluated (loss masks, document boundaries)\n",
                    at, blank, r->names[i]);
-        else printf("%s val loss%s%s %8.4f of %.0f tokens\n", at, blank, r->names[i], loss_by_position_mean(l), loss_by_position_tokens(l));
-        if (evaluation_buckets(r) == 1) continue; // says no more than the mean
+        else printf("%s val loss%s%s %8.4f of %.0f tokens\n", at, blank, r->names[i], loss_by_position_mean(l), tokens);
+        if (tokens == 0 || evaluation_buckets(r) == 1) continue; // says no more than the mean
         printf("%s val loss%s%s by position", at, blank, r->names[i]);
         for (int b = 0, shown = 0; b < evaluation_buckets(r); b++) {
             if (l->tokens[b] == 0) continue; // no document is that long

@@ -103,13 +103,18 @@ static inline void json_add_ms(cJSON *json, const char *key, double seconds) {
     snprintf(text, sizeof text, "%.3f", 1e3 * seconds);
     cJSON_AddRawToObject(json, key, text);
 }
-// Writes a line of the log, and deletes `json`. Where that fails, errno says why.
+// Writes a line of the log, and deletes `json`. Where that fails, errno says why, and of a file nothing of the line stays: later ones may
+// find room again, and each must be one of its own.
 static inline void log_line(FILE *log, cJSON *json) {
     char *text = cJSON_PrintUnformatted(json);
-    fprintf(log, "%s\n", text);
+    struct stat before;
+    bool file = fstat(fileno(log), &before) == 0 && S_ISREG(before.st_mode), written = fprintf(log, "%s\n", text) > 0;
     free(text);
     cJSON_Delete(json);
-    fflush(log);
+    if (fflush(log) == 0 && written) return;
+    int number = errno;
+    if (file && ftruncate(fileno(log), before.st_size) != 0) fputc('\n', log); // then it has an end
+    errno = number;
 }
 static inline void step_log(FILE *log, const step_report *r) {
     cJSON *json = cJSON_CreateObject();

@@ -31,6 +31,7 @@ QUANTITIES = [
     ("comm_bytes", "bytes sent a step, MiB", 1.0 / 2**20),
     ("exposed_ms", "waited for transfers, ms a step", 1.0),
 ]
+LOGARITHMIC = ("loss", "val_loss", "grad_norm")  # with --log-scale
 # Validation loss goes into the loss plot.
 PICTURE = ["loss", "val_loss_by_position", "needle_accuracy", "grad_norm", "tgs", "mfu", "mem_bytes", "comm_bytes"]
 
@@ -148,6 +149,12 @@ def short_names(paths):
     return names if len(set(names)) == len(names) else list(paths)
 
 
+def legend_text(name):
+    """A name as it is: to matplotlib $ begins a formula, and _ a curve that is left out."""
+    text = name.encode(errors="backslashreplace").decode().replace("$", r"\$")
+    return " " + text if text.startswith("_") else text
+
+
 def plot_terminal(paths, logs, keys, args):
     encoding = (sys.stdout.encoding or "").lower()
     braille = not args.ascii and "utf" in encoding
@@ -163,7 +170,7 @@ def plot_terminal(paths, logs, keys, args):
         # Braille dots of several logs cannot be told apart: one chart per log, one below the other.
         groups = [[s] for s in series] if braille else [series]
         for group in groups:
-            text = chart(titles[key], group, width, args.height, braille, args.log_scale)
+            text = chart(titles[key], group, width, args.height, braille, args.log_scale and key in LOGARITHMIC)
             if text:
                 print(text, end="\n\n")
                 drawn += 1
@@ -180,7 +187,8 @@ def plot_picture(paths, logs, keys, args):
     import matplotlib.pyplot as plt
 
     titles = {q[0]: q[1] for q in QUANTITIES}
-    shown = [k for k in keys if any(have == k or have.startswith(k + "/") for log in logs for have in log)]
+    there = {have.partition("/")[0] for log in logs for have in log}
+    shown = [k for k in keys if k in there or (k == "loss" and "val_loss" in there)]
     if not shown:
         sys.exit(f"error: nothing to plot: no line of {', '.join(paths)} has a number under {', '.join(keys)}")
     columns = min(len(shown), 2)
@@ -189,8 +197,10 @@ def plot_picture(paths, logs, keys, args):
     for axis in list(axes.flat)[len(shown):]:
         axis.set_visible(False)
     for axis, key in zip(axes.flat, shown):
-        for color, (name, log) in enumerate(zip(short_names(paths), logs)):
+        for color, (name, log) in enumerate(zip(map(legend_text, short_names(paths)), logs)):
             kinds = [have for have in log if have.startswith(key + "/")]
+            if key in ("comm_bytes", "exposed_ms"):  # without the kinds of transfers that the run did not have
+                kinds = [kind for kind in kinds if any(value for _, value in log[kind])] or kinds[-1:]
             for dash, kind in enumerate(kinds):
                 style = ["-", "--", ":", "-."][dash % 4]
                 axis.plot(*zip(*log[kind]), style, color=f"C{color if len(logs) > 1 else dash}", label=f"{name} {kind.partition('/')[2]}")
@@ -202,27 +212,29 @@ def plot_picture(paths, logs, keys, args):
         axis.set_title(titles[key])
         axis.set_xlabel("step")
         axis.grid(alpha=0.3)
-        if args.log_scale and key in ("loss", "grad_norm"):
+        if args.log_scale and key in LOGARITHMIC:
             axis.set_yscale("log")
         if key in ("tgs", "mfu", "mem_bytes", "comm_bytes"):
             axis.set_ylim(bottom=0)
-        axis.legend(fontsize="small")
+        axis.legend(fontsize="small").set_in_layout(False)  # of many curves it would take the place of the plots
+    output = args.output if os.path.splitext(args.output)[1] else args.output + ".png"
     try:
-        figure.savefig(args.output, dpi=110)
+        figure.savefig(output, dpi=110)
     except (OSError, ValueError) as e:  # no such folder; a format that matplotlib does not know
-        sys.exit(f"error: --output {args.output}: {e}")
-    print(f"wrote {args.output}")
+        sys.exit(f"error: --output {output}: {e}")
+    print(f"wrote {output}")
 
 
 def main():
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # its output may go to head
+    sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be no text, or not in the terminal's encoding
     keys = [q[0] for q in QUANTITIES]
     parser = argparse.ArgumentParser(description="Plots logs of train_llama.", usage="plot.py [OPTION ...] FILE.jsonl ..., or --help")
     parser.add_argument("logs", nargs="+", metavar="FILE.jsonl")
     parser.add_argument("-o", "--output", default="train_llama.png", help="image to write (default: %(default)s)")
     parser.add_argument("--terminal", action="store_true", help="plot as text instead; needs no packages")
     parser.add_argument("--keys", help=f"what to plot: of {','.join(keys)} (default: {','.join(PICTURE)}; --terminal: loss,val_loss)")
-    parser.add_argument("--log-scale", action="store_true", help="plot loss and gradient norm on a logarithmic axis")
+    parser.add_argument("--log-scale", action="store_true", help="plot losses and gradient norm on a logarithmic axis")
     parser.add_argument("--ascii", action="store_true", help="--terminal: ASCII instead of braille dots")
     parser.add_argument("--width", type=int, default=0, help="--terminal: columns (default: the terminal's)")
     parser.add_argument("--height", type=int, default=14, help="--terminal: rows of a plot (default: %(default)s)")

@@ -18,6 +18,7 @@ import sys
 
 def main():
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # its output may go to head
+    sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be no text, or not in the terminal's encoding
     last = sys.argv[1:2] == ["--last"]
     paths = sys.argv[1 + last:]
     if not paths or paths[0].startswith("-"):

@@ -102,6 +102,12 @@ if mpirun --version | grep -q 'Open MPI) 4'; then # two programs of one rank wou
     TMPDIR=/proc/none job "$binary" --version
     ended 'one rank needs no folder for temporary files' 0 '^train_llama ' 1
 fi
+SLURM_JOBID=1 SLURM_NODELIST=node1 SLURM_STEP_ID=4294967290 SLURM_STEP_NUM_TASKS=1 job "$binary" --version
+ended 'one rank in a shell of salloc' 0 '^train_llama ' 1
+SLURM_STEP_NUM_TASKS=8 job mpirun -np 1 "$binary" --version
+ended 'one rank of mpirun in a step of several tasks' 0 '^train_llama ' 1
+SLURM_STEP_NUM_TASKS=8 job "$binary" --version
+ended 'one of several tasks, none of which knows of the others' 2 '^error: srun started 8 ranks' 1
 MV2_COMM_WORLD_SIZE=4 job "$dir/test_comm"
 ended 'the launcher of another MPI' 2 '^error: .*MVAPICH started 4 ranks.*mpirun of the MPI it was built with' 1
 TRAIN_LLAMA_TIMEOUT=soon job mpirun -np 4 "$dir/test_comm"

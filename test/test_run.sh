@@ -207,7 +207,8 @@ assert abs(loss[1] / loss[0] - 1) < 1e-6 and abs(loss[2] / loss[0] - 1) < 1e-6 a
 cp "$dir/small.bin" "$dir/unlearnt.bin"
 head -c 10000 /dev/zero | head -c $((($(stat -c %s "$dir/small.bin") - 1024) / 2)) >"$dir/unlearnt.bin.mask"
 check 'a set without labels' ends_with 0 'val loss: no label in the samples that are evaluated (loss masks, document boundaries)' \
-    "$binary" "${nano[@]}" --steps 0 --val-data "$dir/unlearnt.bin" --eval-steps 1
+    "$binary" --model nano --from-scratch --seq-len 1100 --steps 0 --val-data "$dir/unlearnt.bin" --eval-steps 1
+check 'has no loss by position either' [ "$(grep -c 'by position' "$dir/shown")" -eq 0 ]
 
 check 'more sequences than can be counted are refused' ends_with 2 '^error: --steps and --eval-steps of 16777216 sequences each' \
     "$binary" --model nano --from-scratch --seq-len 1 --batch-size 16 --grad-accum 1M --steps 0 --val-data "$dir/small.bin" \
@@ -295,8 +296,18 @@ check 'validation sets and buckets in the plot' bash -c "
 printf '%s\n' '{"step": NaN, "loss": 3}' '{"step": 4, "loss": 2.5}' '{"step": 5, "loss": 2}' >"$dir/odd.jsonl"
 check 'waits of each transfer in the plot' \
     bash -c "python3 dev/plot.py --terminal --keys exposed_ms '$dir/mix4.jsonl' | grep -q 'kv_inner: '"
+check 'tokens and times have no logarithmic axis' \
+    bash -c "[ \$(python3 dev/plot.py --terminal --log-scale --keys loss,mfu '$dir/mix4.jsonl' | grep -c '(log scale)') -eq 1 ]"
+if python3 -c 'import matplotlib' 2>/dev/null; then
+    "$binary" "${nano[@]}" --steps 0 --val-data "$dir/data.bin" --eval-steps 1 --log "$dir/_a\$x\\y\$.jsonl" >"$dir/out" 2>&1
+    check 'a picture of an evaluation, whose log has an odd name' ends_with 0 '^wrote .*/picture.png$' \
+        python3 -W error dev/plot.py -o "$dir/picture" "$dir/_a\$x\\y\$.jsonl"
+    check 'is there' [ -s "$dir/picture.png" ]
+fi
 check 'and its head, without a complaint' \
     bash -c "python3 dev/plot.py --terminal --height 4000 '$dir/mix4.jsonl' 2>'$dir/plot.err' | head -1; [ ! -s '$dir/plot.err' ]"
+cp "$dir/mix4.jsonl" "$dir/l"$'\344'"uft.jsonl" # no UTF-8
+check 'a log whose name is no text' ends_with 0 'l.udce4uft.jsonl loss: ' python3 dev/plot.py --terminal "$dir/l"$'\344'"uft.jsonl"
 check 'a step that is no number is not in the plot' ends_with 0 'loss: 2.5 at step 4, 2 at step 5' \
     python3 dev/plot.py --terminal "$dir/odd.jsonl"
 printf '{"step":\nnone\n' >>"$dir/odd.jsonl"
@@ -619,6 +630,18 @@ timeout 60 cat "$dir/fifo" >"$dir/piped.jsonl" &
 check 'a log through a pipe with a name' timeout 60 "$binary" "${half[@]}" --log "$dir/fifo"
 wait $!
 check 'arrives whole' [ "$(wc -l <"$dir/piped.jsonl")" -eq 9 ]
+timeout 60 head -2 "$dir/fifo" >/dev/null & # the pipe takes 64 KB more, some 70 steps
+check 'whose reader ends: a warning, and status 1' ends_with 1 '^warning: --log .*/fifo: not all of it could be written: Broken pipe' \
+    timeout 60 "$binary" "${model[@]}" --steps 200 --log "$dir/fifo"
+check 'after the last step' grep -q '^step *200/200' "$dir/shown"
+wait $!
+limited() { (ulimit -f 16 && "$@"); } # KB
+check 'a log that is too large: status 1' ends_with 1 '^warning: --log .*/large.jsonl: not all of it could be written: File too large' \
+    limited "$binary" "${model[@]}" --steps 30 --log "$dir/large.jsonl"
+check 'holds whole lines, to which later ones may be added' python3 -c "
+import json
+rows = [json.loads(line) for line in open('$dir/large.jsonl')]
+assert 3 < len(rows) < 31 and open('$dir/large.jsonl').read().endswith('}\n'), len(rows)"
 
 # What the user of a pretrained model may have forgotten is noted; what was given is not.
 pretrained=("$binary" --model test/golden/folder_f32 --train-data "$dir/data.bin" --seq-len 400 --steps 1)

@@ -490,6 +490,7 @@ bool comm_init(int *argc, char ***argv, error_text *error) {
         setenv("OMPI_MCA_pml", "ob1", 0);
         setenv("OMPI_MCA_btl", "self", 0);
         setenv("OMPI_MCA_orte_create_session_dirs", "0", 0);
+        unsetenv("SLURM_NODELIST"); // by it Open MPI 4 takes a process in a shell of salloc or srun --pty for a task of srun, and ends it
     }
     // On one machine Open MPI 5 needs no IPv6, over which it would report for every pair of ranks that it finds no route between them.
     const char *all = getenv("OMPI_COMM_WORLD_SIZE"), *here = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");

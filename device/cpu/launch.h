@@ -21,6 +21,7 @@ static inline bool launch_is_single(const char *why, error_text *error) {
         long ranks = value != NULL ? strtol(value, NULL, 10) : 1;
         if (ranks > 1)
             return error_set(error, "%s started %ld ranks, but each runs as if it were alone: %s", known[i].launcher, ranks, why);
+        if (i == 0 && value != NULL) return true; // this mpirun may be in a step of several tasks: srun --ntasks=8 --pty bash
     }
     return true;
 }
