@@ -351,14 +351,15 @@ logged="
 import json
 rows = [row['compute_ms'] for row in map(json.loads, open('$dir/slow.jsonl')) if 'loss' in row]
 mean, slowest = (sum(row[key] for row in rows) / len(rows) for key in ('mean', 'slowest'))
-assert slowest > 1.1 * mean and max(rows, key=lambda row: row['slowest'])['rank'] == 1, (mean, slowest, rows)"
+named = [sum(row['slowest'] for row in rows if row['rank'] == rank) for rank in (0, 1)] # a busy machine may delay rank 0 for a step
+assert slowest > 1.1 * mean and named[1] > 2 * named[0], (mean, slowest, rows)"
 check 'and logged' python3 -c "$logged"
 # So is one whose disk is slow: the others wait for it where data is read.
 preload reads <<'C'
 #include <dlfcn.h>
 #include <unistd.h>
 ssize_t pread(int f, void *to, size_t n, off_t at) {
-    usleep(5000);
+    usleep(10000);
     return ((ssize_t (*)(int, void *, size_t, off_t))dlsym(RTLD_NEXT, "pread"))(f, to, n, at);
 }
 C
