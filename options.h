@@ -261,7 +261,7 @@ static const option_row option_rows[] = {
 
     {"Other", "deterministic", "", OPTION_FLAG, AT(deterministic), 0, 0, "", "",
      "the same command gives the same bits; on CUDA: fixed algorithms instead of the fastest, and the slower backward pass of our own "
-     "attention kernels; the CPU device is always deterministic"},
+     "attention kernels; the CPU device always is, with as many --threads"},
     {"Other", "verify", "", OPTION_FLAG, AT(verify), 0, 0, "", "",
      "before training, run one step of a small model on this grid and on one rank, and refuse to train if their gradients differ: for new "
      "machines, libraries and grids"},
