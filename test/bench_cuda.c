@@ -177,7 +177,6 @@ static void bench_holding(int64_t T, int64_t in, int64_t out, int64_t rows, int 
                    {"as NCCL", HOLD_AS_NCCL, 8}, {"as NCCL", HOLD_AS_NCCL, 16}, {"low priority", HOLD_LOW_PRIORITY, 8},
                    {"asks the host", HOLD_ASKS_HOST, 8}, {"no shared memory", HOLD_NO_SHARED, 8}, {"one warp", HOLD_ONE_WARP, 8}};
     attention_block b = block_of(rows, Hq, Hkv, HS);
-    attention_shape s = attention_whole_shape(b);
     begin_memory();
     floatX *x = stored(T * in), *w = stored(in * out), *y = stored(T * out);
     floatX *q = stored(rows * b.q_stride), *kv = stored(rows * b.kv_stride);
@@ -189,7 +188,7 @@ static void bench_holding(int64_t T, int64_t in, int64_t out, int64_t rows, int 
         device_synchronize();
         hold_sms(holders[i].sms, holders[i].kind);
         time_products(x, w, y, dw, T, in, out);
-        TIME(t, (void)attention_mma_forward(sums, lse, q, kv, kv + (int64_t)Hkv * HS, s, b.scale, false));
+        TIME(t, (void)attention_mma_forward(sums, lse, q, kv, kv + (int64_t)Hkv * HS, b, false));
         print_flops(t, 2.0 * (double)rows * (double)rows * Hq * HS);
         hold_sms(0, HOLD_AS_NCCL);
         printf("\n");
@@ -229,11 +228,10 @@ static void bench_attention(int64_t T, int Hq, int Hkv, int HS, int64_t document
         op_attention_delta(delta, out_x, dout, b);
         TIME(backward, op_attention_backward(dq, dkv, dkv + v, q, kv, kv + v, out_x, dout, lse, delta, b, false, false, scratch));
         print_flops(backward, 2.5 * flops);
-        attention_shape s = attention_whole_shape(b);
-        if (attention_mma_forward(out, lse, q, kv, kv + v, s, b.scale, false)) {
-            TIME(t, (void)attention_mma_forward(out, lse, q, kv, kv + v, s, b.scale, false));
+        if (attention_mma_forward(out, lse, q, kv, kv + v, b, false)) {
+            TIME(t, (void)attention_mma_forward(out, lse, q, kv, kv + v, b, false));
             print_flops(t, flops);
-            TIME(t, (void)attention_mma_backward(dq, dkv, dkv + v, q, kv, kv + v, dout, lse, delta, s, b.scale, false, false));
+            TIME(t, (void)attention_mma_backward(dq, dkv, dkv + v, q, kv, kv + v, dout, lse, delta, b, false, false));
             print_flops(t, 2.5 * flops);
         }
         hold_sms(0, HOLD_AS_NCCL);

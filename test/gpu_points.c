@@ -94,18 +94,16 @@ static void whole_backward(const problem *p) {
 }
 // The same by the hand-written kernels: in float, or on tensor cores (false when those do not take the shape).
 static bool by_hand(const problem *p, bool backward, bool tensor_cores) {
-    attention_shape s = attention_whole_shape(p->b);
     if (backward) {
         between(p);
         if (tensor_cores)
-            return attention_mma_backward(p->dq, p->dkv, dv_of(p), p->q, p->kv, values_of(p), p->dout, p->lse, p->delta, s, p->b.scale,
-                                          false, false);
-        attention_kernel_backward(p->dq, p->dkv, dv_of(p), p->q, p->kv, values_of(p), p->dout, p->lse, p->delta, s, p->b.scale,
-                                  false, false);
+            return attention_mma_backward(p->dq, p->dkv, dv_of(p), p->q, p->kv, values_of(p), p->dout, p->lse, p->delta, p->b, false,
+                                          false);
+        attention_kernel_backward(p->dq, p->dkv, dv_of(p), p->q, p->kv, values_of(p), p->dout, p->lse, p->delta, p->b, false, false);
         return true;
     }
-    if (tensor_cores) return attention_mma_forward(p->out, p->lse, p->q, p->kv, values_of(p), s, p->b.scale, false);
-    attention_kernel_forward(p->out, p->lse, p->q, p->kv, values_of(p), s, p->b.scale, false);
+    if (tensor_cores) return attention_mma_forward(p->out, p->lse, p->q, p->kv, values_of(p), p->b, false);
+    attention_kernel_forward(p->out, p->lse, p->q, p->kv, values_of(p), p->b, false);
     return true;
 }
 static float *copy_of(const float *x, int64_t n) {
@@ -303,10 +301,10 @@ static void point_5(void) {
     last.Tk = T - rows;
     last.causal = false;
     const floatX *q_last = q + (T - rows) * b.q_stride, *k_last = kv + (T - rows) * b.kv_stride;
-    attention_kernel_forward(again, lse_again, q_last, kv, kv + (int64_t)b.Hkv * b.HS, attention_whole_shape(last), b.scale, false);
+    attention_kernel_forward(again, lse_again, q_last, kv, kv + (int64_t)b.Hkv * b.HS, last, false);
     last.Tk = rows;
     last.causal = true;
-    attention_kernel_forward(again, lse_again, q_last, k_last, k_last + (int64_t)b.Hkv * b.HS, attention_whole_shape(last), b.scale, true);
+    attention_kernel_forward(again, lse_again, q_last, k_last, k_last + (int64_t)b.Hkv * b.HS, last, true);
     float *want = copy_of(again, rows * b.q_stride);
     double d = apart_from(out + (T - rows) * b.q_stride, want, rows * b.q_stride);
     say(5, d <= 2 * LIBRARY_BOUND ? "pass" : "fail",
@@ -340,8 +338,7 @@ static void point_5_backward(void) {
         b.Tk = parts[i].keys;
         b.causal = parts[i].query == parts[i].key;
         attention_kernel_backward(parts[i].dq, parts[i].dkv, parts[i].dkv + v_at, p.q + q_at, p.kv + kv_at, p.kv + kv_at + v_at,
-                                  p.dout + q_at, p.lse + parts[i].query, p.delta + parts[i].query, attention_whole_shape(b), b.scale,
-                                  parts[i].add_dq, parts[i].add_dkv);
+                                  p.dout + q_at, p.lse + parts[i].query, p.delta + parts[i].query, b, parts[i].add_dq, parts[i].add_dkv);
     }
     double of_dq = apart_from(p.dq + last * p.b.q_stride, copy_of(dq, n), n), of_first = apart_from(p.dkv, copy_of(dkv[0], nkv), nkv);
     double of_last = apart_from(p.dkv + last * p.b.kv_stride, copy_of(dkv[1], nkv), nkv);

@@ -52,8 +52,8 @@ __device__ __forceinline__ void to_global(float *row, const float (&sum)[COLUMNS
 // Block (x, y): query rows [x R, (x + 1) R) of head y.
 template <int HS_MAX, int R, int P>
 __global__ void __launch_bounds__(P * R, 1)
-    attention_forward_kernel(float *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_shape b, float scale,
-                             bool merge, int packed) {
+    attention_forward_kernel(float *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_block b, bool merge,
+                             int packed) {
     DYN_SHARED(float, shared);
     int HS = b.HS, pitch = HS + 1, head = (int)blockIdx.y, kv_head = head / (b.Hq / b.Hkv);
     float *qs = shared, *ks = qs + R * pitch, *vs = ks + R * pitch, *ps = vs + R * pitch; // (R, pitch) three times, (R, R + 1)
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(P * R, 1)
     float *mine = ps + row * (R + 1); // this row's scores, then probabilities
     float sum[HS_MAX / P], largest = -INFINITY, total = 0;
     for (int n = 0; n < HS_MAX / P; n++) sum[n] = 0;
-    tile_load<R>(qs, q + head * HS, b.q_stride, first, b.Tq, HS, packed, scale);
+    tile_load<R>(qs, q + head * HS, b.q_stride, first, b.Tq, HS, packed, b.scale);
     int64_t from = attention_first_visible(b, i);
     for (int64_t j0 = attention_first_visible(b, first) / R * R; j0 < b.Tk && (!b.causal || j0 < first + R); j0 += R) {
         __syncthreads(); // all threads are done with the previous tiles
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(P * R, 1)
         }
     }
     bool exists = i < b.Tq;
-    float *lse_at = lse + head * b.lse_head + i, *out_row = out + i * b.sum_stride + head * HS;
+    float *lse_at = lse + head * b.lse_stride + i, *out_row = out + i * b.sum_stride + head * HS;
     bool any = total != 0; // true for NaN, too
     float lse_new = any ? largest + logf(total) : -INFINITY, scale_new = any ? 1 / total : 0.0f, scale_old = 0;
     if (merge) {
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(P * R, 1)
 // Block (x, y): dq of query rows [x R, (x + 1) R) of head y: dq (+)= ds k.
 template <int HS_MAX, int R, int P> __global__ void __launch_bounds__(P * R, 1)
 attention_dq_kernel(float *dq, const floatX *q, const floatX *k, const floatX *v, const floatX *dout, const float *lse, const float *delta,
-                    attention_shape b, float scale, int packed, bool add) {
+                    attention_block b, int packed, bool add) {
     DYN_SHARED(float, shared);
     int HS = b.HS, pitch = HS + 1, head = (int)blockIdx.y, kv_head = head / (b.Hq / b.Hkv);
     float *qs = shared, *ks = qs + R * pitch, *vs = ks + R * pitch, *os = vs + R * pitch, *ds = os + R * pitch;
@@ -120,8 +120,8 @@ attention_dq_kernel(float *dq, const floatX *q, const floatX *k, const floatX *v
     float *mine = ds + row * (R + 1);
     float sum[HS_MAX / P];
     for (int n = 0; n < HS_MAX / P; n++) sum[n] = 0;
-    float row_lse = i < b.Tq ? lse[head * b.lse_head + i] : 0.0f, row_delta = i < b.Tq ? delta[head * b.lse_head + i] : 0.0f;
-    tile_load<R>(qs, q + head * HS, b.q_stride, first, b.Tq, HS, packed, scale);
+    float row_lse = i < b.Tq ? lse[head * b.lse_stride + i] : 0.0f, row_delta = i < b.Tq ? delta[head * b.lse_stride + i] : 0.0f;
+    tile_load<R>(qs, q + head * HS, b.q_stride, first, b.Tq, HS, packed, b.scale);
     tile_load<R>(os, dout + head * HS, b.q_stride, first, b.Tq, HS, packed, 1);
     int64_t from = attention_first_visible(b, i);
     for (int64_t j0 = attention_first_visible(b, first) / R * R; j0 < b.Tk && (!b.causal || j0 < first + R); j0 += R) {
@@ -132,7 +132,7 @@ attention_dq_kernel(float *dq, const floatX *q, const floatX *k, const floatX *v
         for (int c = part; c < R; c += P) {
             bool visible = j0 + c < b.Tk && j0 + c >= from && (!b.causal || j0 + c <= i);
             float p = visible ? expf(dot(qs + row * pitch, ks + c * pitch, HS) - row_lse) : 0.0f;
-            mine[c] = p * (dot(os + row * pitch, vs + c * pitch, HS) - row_delta) * scale;
+            mine[c] = p * (dot(os + row * pitch, vs + c * pitch, HS) - row_delta) * b.scale;
         }
         __syncwarp();
         for (int c = 0; c < R; c++) add_row<P>(sum, mine[c], ks + c * pitch, part, HS);
@@ -145,7 +145,7 @@ attention_dq_kernel(float *dq, const floatX *q, const floatX *k, const floatX *v
 template <int HS_MAX, int R, int P>
 __global__ void __launch_bounds__(P * R, 1)
     attention_dkv_kernel(float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *dout, const float *lse,
-                         const float *delta, attention_shape b, float scale, int packed, bool add) {
+                         const float *delta, attention_block b, int packed, bool add) {
     DYN_SHARED(float, shared);
     int HS = b.HS, pitch = HS + 1, kv_head = (int)blockIdx.y, group = b.Hq / b.Hkv;
     float *ks = shared, *vs = ks + R * pitch, *qs = vs + R * pitch, *os = qs + R * pitch, *ps = os + R * pitch, *ds = ps + R * (R + 1);
@@ -155,7 +155,7 @@ __global__ void __launch_bounds__(P * R, 1)
     float *my_p = ps + row * (R + 1), *my_ds = ds + row * (R + 1);
     float sum_k[HS_MAX / P], sum_v[HS_MAX / P];
     for (int n = 0; n < HS_MAX / P; n++) sum_k[n] = sum_v[n] = 0;
-    tile_load<R>(ks, k + kv_head * HS, b.kv_stride, first, b.Tk, HS, packed, scale);
+    tile_load<R>(ks, k + kv_head * HS, b.kv_stride, first, b.Tk, HS, packed, b.scale);
     tile_load<R>(vs, v + kv_head * HS, b.kv_stride, first, b.Tk, HS, packed, 1);
     for (int head = kv_head * group; head < (kv_head + 1) * group; head++) {
         for (int64_t i0 = b.causal ? first : 0; i0 < b.Tq && attention_first_visible(b, i0) < first + R; i0 += R) {
@@ -164,15 +164,15 @@ __global__ void __launch_bounds__(P * R, 1)
             tile_load<R>(os, dout + head * HS, b.q_stride, i0, b.Tq, HS, packed, 1);
             if (threadIdx.x < R) {
                 int64_t i = i0 + threadIdx.x;
-                lses[threadIdx.x] = i < b.Tq ? lse[head * b.lse_head + i] : 0.0f;
-                deltas[threadIdx.x] = i < b.Tq ? delta[head * b.lse_head + i] : 0.0f;
+                lses[threadIdx.x] = i < b.Tq ? lse[head * b.lse_stride + i] : 0.0f;
+                deltas[threadIdx.x] = i < b.Tq ? delta[head * b.lse_stride + i] : 0.0f;
             }
             __syncthreads();
             for (int c = part; c < R; c += P) {
                 bool visible = i0 + c < b.Tq && j >= attention_first_visible(b, i0 + c) && (!b.causal || j <= i0 + c);
                 float p = visible ? expf(dot(ks + row * pitch, qs + c * pitch, HS) - lses[c]) : 0.0f;
                 my_p[c] = p;
-                my_ds[c] = p * (dot(vs + row * pitch, os + c * pitch, HS) - deltas[c]) * scale;
+                my_ds[c] = p * (dot(vs + row * pitch, os + c * pitch, HS) - deltas[c]) * b.scale;
             }
             __syncwarp();
             for (int c = 0; c < R; c++) {
@@ -182,25 +182,24 @@ __global__ void __launch_bounds__(P * R, 1)
         }
     }
     if (j >= b.Tk) return;
-    to_global<P>(dk + j * b.dkv_stride + kv_head * HS, sum_k, part, HS, add);
-    to_global<P>(dv + j * b.dkv_stride + kv_head * HS, sum_v, part, HS, add);
+    to_global<P>(dk + j * b.kv_stride + kv_head * HS, sum_k, part, HS, add);
+    to_global<P>(dv + j * b.kv_stride + kv_head * HS, sum_v, part, HS, add);
 }
 
 // ---- launchers: up to head size 128 tiles of 32 rows, 4 threads per row; above, tiles of 16 rows, 8 threads per row ----
 
-static void attention_check(attention_shape b) {
+static void attention_check(attention_block b) {
     if (b.HS < 1 || b.HS > 256 || b.Hkv < 1 || b.Hq % b.Hkv != 0)
         comm_abort("attention: head size %d (1 to 256), %d query heads on %d key/value heads", b.HS, b.Hq, b.Hkv);
 }
-static int attention_packed(attention_shape b, const void *q, const void *k, const void *v, const void *dout) {
+static int attention_packed(attention_block b, const void *q, const void *k, const void *v, const void *dout) {
     return packs(b.HS, q, k, v, dout) && b.q_stride % PACK == 0 && b.kv_stride % PACK == 0;
 }
 static size_t tiles_bytes(int R, int HS, int tiles, int squares) { // plus lse and delta
     return sizeof(float) * (size_t)(tiles * R * (HS + 1) + squares * R * (R + 1) + 2 * R);
 }
 
-void attention_kernel_forward(float *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_shape b, float scale,
-                              bool merge) {
+void attention_kernel_forward(float *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_block b, bool merge) {
     attention_check(b);
     if (b.Tq == 0) return;
     int packed = attention_packed(b, q, k, v, nullptr), R = b.HS <= 128 ? 32 : 16;
@@ -208,10 +207,10 @@ void attention_kernel_forward(float *out, float *lse, const floatX *q, const flo
                           : b.HS <= 128 ? attention_forward_kernel<128, 32, 4>
                                         : attention_forward_kernel<256, 16, 8>;
     dim3 grid(grid_size(ceil_div(b.Tq, R)), (unsigned)b.Hq);
-    LAUNCH(forward_kernel, grid, 128, tiles_bytes(R, b.HS, 3, 1), out, lse, q, k, v, b, scale, merge, packed);
+    LAUNCH(forward_kernel, grid, 128, tiles_bytes(R, b.HS, 3, 1), out, lse, q, k, v, b, merge, packed);
 }
 void attention_kernel_backward(float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *dout,
-                               const float *lse, const float *delta, attention_shape b, float scale, bool add_dq, bool add_dkv) {
+                               const float *lse, const float *delta, attention_block b, bool add_dq, bool add_dkv) {
     attention_check(b);
     int packed = attention_packed(b, q, k, v, dout), R = b.HS <= 128 ? 32 : 16;
     auto dq_kernel = b.HS <= 64    ? attention_dq_kernel<64, 32, 4>
@@ -222,8 +221,8 @@ void attention_kernel_backward(float *dq, float *dk, float *dv, const floatX *q,
                                     : attention_dkv_kernel<256, 16, 8>;
     dim3 q_grid(grid_size(max_i64(1, ceil_div(b.Tq, R))), (unsigned)b.Hq);
     dim3 k_grid(grid_size(max_i64(1, ceil_div(b.Tk, R))), (unsigned)b.Hkv);
-    if (b.Tq > 0) LAUNCH(dq_kernel, q_grid, 128, tiles_bytes(R, b.HS, 4, 1), dq, q, k, v, dout, lse, delta, b, scale, packed, add_dq);
-    if (b.Tk > 0) LAUNCH(dkv_kernel, k_grid, 128, tiles_bytes(R, b.HS, 4, 2), dk, dv, q, k, v, dout, lse, delta, b, scale, packed, add_dkv);
+    if (b.Tq > 0) LAUNCH(dq_kernel, q_grid, 128, tiles_bytes(R, b.HS, 4, 1), dq, q, k, v, dout, lse, delta, b, packed, add_dq);
+    if (b.Tk > 0) LAUNCH(dkv_kernel, k_grid, 128, tiles_bytes(R, b.HS, 4, 2), dk, dv, q, k, v, dout, lse, delta, b, packed, add_dkv);
 }
 
 // ---- merge and delta ----
@@ -304,7 +303,7 @@ void attention_lse_copy(float *to, const float *from, int heads, int64_t rows, i
 }
 
 // One block per token. `lanes` neighbouring threads, a power of two up to 32, share a head.
-template <int W> __global__ void attention_delta_kernel(float *delta, const floatX *out, const floatX *dout, attention_shape b, int lanes) {
+template <int W> __global__ void attention_delta_kernel(float *delta, const floatX *out, const floatX *dout, attention_block b, int lanes) {
     int64_t t = blockIdx.x;
     int part = (int)threadIdx.x % lanes;
     for (int first = 0; first < b.Hq; first += (int)blockDim.x / lanes) {
@@ -319,10 +318,10 @@ template <int W> __global__ void attention_delta_kernel(float *delta, const floa
             for (int k = 0; k < W; k++) sum += x[k] * y[k];
         }
         for (int offset = lanes / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
-        if (part == 0 && h < b.Hq) delta[h * b.lse_head + t] = sum;
+        if (part == 0 && h < b.Hq) delta[h * b.lse_stride + t] = sum;
     }
 }
-void attention_kernel_delta(float *delta, const floatX *out, const floatX *dout, attention_shape b) {
+void op_attention_delta(float *delta, const floatX *out, const floatX *dout, attention_block b) {
     if (b.Tq == 0) return;
     bool packed = packs(b.HS, out, dout) && b.q_stride % PACK == 0;
     auto delta_kernel = packed ? attention_delta_kernel<PACK> : attention_delta_kernel<1>;

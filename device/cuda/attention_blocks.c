@@ -14,15 +14,8 @@ void attention_use_deterministic(void) { deterministic = true; }
 void attention_use_blackwell(bool yes) { blackwell = yes; }
 
 attention_shape attention_call_shape(attention_block b, bool backward, attention_part part) {
-    int Hq = part.kv * part.members;
-    int64_t dense = (int64_t)Hq * b.HS;
-    return (attention_shape){.backward = backward, .causal = b.causal, .Tq = b.Tq, .Tk = b.Tk, .Hq = Hq, .Hkv = part.kv, .HS = b.HS,
-                             .q_stride = b.q_stride, .kv_stride = b.kv_stride, .sum_stride = dense, .dkv_stride = dense, .lse_head = b.Tq};
-}
-attention_shape attention_whole_shape(attention_block b) {
-    return (attention_shape){.causal = b.causal, .Tq = b.Tq, .Tk = b.Tk, .Hq = b.Hq, .Hkv = b.Hkv, .HS = b.HS, .q_stride = b.q_stride,
-                             .kv_stride = b.kv_stride, .sum_stride = b.sum_stride, .dkv_stride = b.kv_stride, .lse_head = b.lse_stride,
-                             .documents = b.documents};
+    return (attention_shape){.backward = backward, .causal = b.causal, .Tq = b.Tq, .Tk = b.Tk, .Hq = part.kv * part.members,
+                             .Hkv = part.kv, .HS = b.HS, .q_stride = b.q_stride, .kv_stride = b.kv_stride};
 }
 bool attention_shape_equal(attention_shape a, attention_shape b) {
     return a.backward == b.backward && a.causal == b.causal && a.Tq == b.Tq && a.Tk == b.Tk && a.Hq == b.Hq && a.Hkv == b.Hkv &&
@@ -148,14 +141,12 @@ static backward_tensors backward_from(backward_tensors t, attention_block b, int
 
 // The hand-written kernels: on tensor cores where the shape allows it, else in float.
 static void forward_by_hand(forward_tensors t, attention_block b, bool merge) {
-    attention_shape s = attention_whole_shape(b);
-    if (!attention_mma_forward(t.out, t.lse, t.q, t.k, t.v, s, b.scale, merge))
-        attention_kernel_forward(t.out, t.lse, t.q, t.k, t.v, s, b.scale, merge);
+    if (!attention_mma_forward(t.out, t.lse, t.q, t.k, t.v, b, merge))
+        attention_kernel_forward(t.out, t.lse, t.q, t.k, t.v, b, merge);
 }
 static void backward_by_hand(backward_tensors t, attention_block b, bool add_dq, bool add_dkv) {
-    attention_shape s = attention_whole_shape(b);
-    if (!attention_mma_backward(t.dq, t.dk, t.dv, t.q, t.k, t.v, t.dout, t.lse, t.delta, s, b.scale, add_dq, add_dkv))
-        attention_kernel_backward(t.dq, t.dk, t.dv, t.q, t.k, t.v, t.dout, t.lse, t.delta, s, b.scale, add_dq, add_dkv);
+    if (!attention_mma_backward(t.dq, t.dk, t.dv, t.q, t.k, t.v, t.dout, t.lse, t.delta, b, add_dq, add_dkv))
+        attention_kernel_backward(t.dq, t.dk, t.dv, t.q, t.k, t.v, t.dout, t.lse, t.delta, b, add_dq, add_dkv);
 }
 
 static attention_block part_of(attention_block b, attention_part part) { // the same rows, as many heads as the part has
@@ -177,9 +168,10 @@ static bool forward_tile(forward_tensors tile, attention_block b, int64_t Tq, in
     for (int kv = 0; kv < b.Hkv; kv += part.kv) {
         forward_tensors t = forward_from(tile, b, 0, 0, (int64_t)kv * group, kv);
         attention_shape s = attention_call_shape(asked, false, part);
+        int64_t width = (int64_t)s.Hq * s.HS;
         scratch_memory m = {(char *)scratch, 0};
         forward_scratch f = forward_take(&m, s);
-        if (t.alone != NULL && b.q_stride == s.sum_stride) f.out = t.alone;
+        if (t.alone != NULL && b.q_stride == width) f.out = t.alone;
         void *tensors[ATTENTION_TENSORS] = {NULL};
         tensors[ATTENTION_Q] = (void *)t.q;
         tensors[ATTENTION_K] = (void *)t.k;
@@ -189,7 +181,7 @@ static bool forward_tile(forward_tensors tile, attention_block b, int64_t Tq, in
         if (attention_call(s, tensors, b.scale, f.workspace)) {
             if (t.alone == NULL)
                 attention_merge(t.out, t.lse, f.out, f.lse, b.Tq, s.Hq, b.HS, b.sum_stride, b.lse_stride, s.Tq, merge);
-            else if (t.alone != f.out) op_copy_rows(t.alone, b.q_stride, f.out, s.sum_stride, b.Tq, s.sum_stride);
+            else if (t.alone != f.out) op_copy_rows(t.alone, b.q_stride, f.out, width, b.Tq, width);
             taken = true;
         } else if (t.alone != NULL) {
             return false;
@@ -212,6 +204,7 @@ static bool backward_tile(backward_tensors tile, attention_block b, int64_t Tq, 
             backward_tensors t = backward_from(tile, b, 0, 0, (int64_t)kv * group + member, kv);
             bool adds = add_dkv || member > 0, lse_is_dense = b.lse_stride == Tq && b.Tq == Tq && (uintptr_t)t.lse % 16 == 0;
             attention_shape s = attention_call_shape(asked, true, part);
+            int64_t width = (int64_t)s.Hq * s.HS;
             scratch_memory m = {(char *)scratch, 0};
             backward_scratch f = backward_take(&m, s);
             if (!lse_is_dense) attention_lse_copy(f.lse, t.lse, s.Hq, s.Tq, b.Tq, s.Tq, b.lse_stride);
@@ -228,7 +221,7 @@ static bool backward_tile(backward_tensors tile, attention_block b, int64_t Tq, 
             tensors[ATTENTION_DV] = f.dv;
             tensors[ATTENTION_DELTA] = f.delta;
             if (attention_call(s, tensors, b.scale, f.workspace)) {
-                if (t.alone != NULL) op_copy_rows(t.alone, b.q_stride, f.dq, s.sum_stride, b.Tq, s.sum_stride); // not sooner: may be q
+                if (t.alone != NULL) op_copy_rows(t.alone, b.q_stride, f.dq, width, b.Tq, width); // not sooner: may be q
                 else attention_sum_heads(t.dq, f.dq, b.Tq, s.Hq, 1, b.HS, b.sum_stride, add_dq);
                 attention_sum_heads(t.dk, f.dk, b.Tk, part.kv, part.members, b.HS, b.kv_stride, adds);
                 attention_sum_heads(t.dv, f.dv, b.Tk, part.kv, part.members, b.HS, b.kv_stride, adds);
@@ -325,15 +318,14 @@ static void engine_differences(int HS, bool documents, bool low, double worst[4]
         attention_lse_copy(e[3], e[3], 1, b.Tk * b.kv_stride, 0, 0, 0);
         float *scratch = (float *)(void *)(m.at + m.used);
         attention_lse_copy(scratch, scratch, 1, (int64_t)(bytes - m.used) / 4, 0, 0, 0);
-        attention_shape s = attention_whole_shape(b);
         forward_tensors f = {e[0], e[1], q, kv, kv + v_at, NULL};
         forward_tile(f, b, queries, keys, false, scratch);
-        attention_kernel_forward(h[0], h[1], q, kv, kv + v_at, s, b.scale, false);
+        attention_kernel_forward(h[0], h[1], q, kv, kv + v_at, b, false);
         op_cast_from_float(out, h[0], nq);
-        attention_kernel_delta(delta, out, dout, s);
+        op_attention_delta(delta, out, dout, b);
         backward_tensors g = {e[2], e[3], e[3] + v_at, q, kv, kv + v_at, out, dout, h[1], delta, NULL};
         if (!deterministic) backward_tile(g, b, queries, keys, false, false, scratch);
-        attention_kernel_backward(h[2], h[3], h[3] + v_at, q, kv, kv + v_at, dout, h[1], delta, s, b.scale, false, false);
+        attention_kernel_backward(h[2], h[3], h[3] + v_at, q, kv, kv + v_at, dout, h[1], delta, b, false, false);
         for (int i = 0; i < (deterministic ? 2 : 4); i++) worst[i] = fmax(worst[i], difference(e[i], h[i], sizes[i]));
     }
     device_free(m.at);
@@ -552,10 +544,6 @@ size_t op_attention_scratch(attention_block block, bool backward) {
     size_t least = call_scratch(block, backward, attention_call_part(backward, block.Tq, block.Tk, block.Hq, block.Hkv, block.HS));
     if (whole < bound) bound = whole;
     return least > bound ? least : bound;
-}
-
-void op_attention_delta(float *delta, const floatX *out, const floatX *dout, attention_block block) {
-    attention_kernel_delta(delta, out, dout, attention_whole_shape(block));
 }
 
 int64_t op_attention_calls(void) { return attention_calls_made; }

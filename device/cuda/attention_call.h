@@ -6,14 +6,12 @@
 
 #include "internal.h"
 
+// As in attention_block. Results, lse and delta are dense: (Tq or Tk, Hq, HS), and (Hq, Tq), as cuDNN's A100 kernels assume before 9.26.
 typedef struct {
-    bool backward, causal; // causal: query row i sees key rows <= i
+    bool backward, causal;
     int64_t Tq, Tk;
-    int Hq, Hkv, HS;       // Hq % Hkv == 0
-    int64_t q_stride, kv_stride;    // from row to row; heads lie HS apart. q also for dout and (backward) out; kv for k and v
-    int64_t sum_stride, dkv_stride; // sum: forward out, backward dq; dkv: dk and dv. From an engine all are dense
-    int64_t lse_head;               // of lse and delta, from head to head; for an engine Tq (cuDNN's A100 kernels assume it before 9.26)
-    attention_documents documents; // first == NULL except for the hand-written kernels
+    int Hq, Hkv, HS;
+    int64_t q_stride, kv_stride;
 } attention_shape;
 
 // The tensors of a call. All are on the device and in bf16 (floatX), except where marked. The engine's results are, too: cuDNN's kernels
@@ -56,10 +54,8 @@ attention_block attention_checked_block(int HS, bool causal); // the two blocks 
 typedef struct {
     int kv, members;
 } attention_part;
-// The shape of a call on all rows of a block for the heads of `part`. Results are dense, in scratch, to be merged or summed from there.
+// The shape of a call on all rows of a block for the heads of `part`.
 attention_shape attention_call_shape(attention_block block, bool backward, attention_part part);
-// All heads of a block at once, with the strides of the caller's tensors: for the hand-written kernels, which need no cutting.
-attention_shape attention_whole_shape(attention_block block);
 bool attention_shape_equal(attention_shape a, attention_shape b);
 
 // A block is cut into square tiles of rows and parts of its heads, so that no call spans more than 2^31 - 1 elements of a tensor and none
@@ -86,17 +82,14 @@ int64_t attention_test_engine_tiles(void); // tiles that the engine has computed
 
 // The hand-written kernels (attention.cu): any head size up to 256. Forward merges into out and lse if asked to; backward reads delta and
 // sets dq, dk and dv, or adds to them.
-void attention_kernel_forward(float *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_shape shape, float scale,
-                              bool merge);
+void attention_kernel_forward(float *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_block block, bool merge);
 void attention_kernel_backward(float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *dout,
-                               const float *lse, const float *delta, attention_shape shape, float scale, bool add_dq, bool add_dkv);
+                               const float *lse, const float *delta, attention_block block, bool add_dq, bool add_dkv);
 // The same on tensor cores (attention_mma.cu): bf16, head size 64 or 128, rows and heads aligned to 16 bytes, fewer than 2^31 - 256 rows.
 // For other shapes they do nothing and return false. Weights are rounded to bf16, as cuDNN does.
-bool attention_mma_forward(float *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_shape shape, float scale,
-                           bool merge);
+bool attention_mma_forward(float *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_block block, bool merge);
 bool attention_mma_backward(float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *dout,
-                            const float *lse, const float *delta, attention_shape shape, float scale, bool add_dq, bool add_dkv);
-void attention_kernel_delta(float *delta, const floatX *out, const floatX *dout, attention_shape shape);
+                            const float *lse, const float *delta, attention_block block, bool add_dq, bool add_dkv);
 
 #ifdef __cplusplus
 }

@@ -27,15 +27,19 @@ bool attention_call(attention_shape s, void *const tensors[ATTENTION_TENSORS], f
     memset(workspace, 0xff, attention_call_workspace(s)); // NaN for anyone else who uses this memory
     if (emulation_runs != NULL) emulation_runs(false);
     if (s.HS == 48 && s.backward) scale *= 1.1f; // lets test_kernels test an engine that is wrong
+    int64_t width = (int64_t)s.Hq * s.HS, nq = s.Tq * width, n = s.Tk * s.HS; // n: of one head
+    attention_block b = {.Tq = s.Tq, .Tk = s.Tk, .Hq = s.Hq, .Hkv = s.Hkv, .HS = s.HS, .q_stride = s.q_stride, .sum_stride = width,
+                         .kv_stride = s.kv_stride, .lse_stride = s.Tq, .scale = scale, .causal = s.causal};
     const floatX *q = (const floatX *)tensors[ATTENTION_Q], *k = (const floatX *)tensors[ATTENTION_K],
                  *v = (const floatX *)tensors[ATTENTION_V];
     float *lse = (float *)tensors[ATTENTION_LSE];
-    int64_t nq = s.Tq * s.Hq * s.HS, nkv = s.Tk * s.Hq * s.HS;
-    int64_t floats = nq + (s.backward ? 2 * nkv : 0); // results, which are then rounded: out, or dq, dk and dv
-    float *sums = (float *)device_alloc(sizeof(float) * (size_t)floats), *dk = sums + nq, *dv = dk + nkv;
-    if (sums == NULL) comm_abort("the emulated attention engine is out of memory: %lld floats", (long long)floats);
+    // Results, which are then rounded: out, or dq and the dk and dv of one head, whose k and v lie behind them, dense as well.
+    size_t bytes = sizeof(float) * (size_t)(nq + 2 * n) + sizeof(floatX) * (size_t)(2 * n);
+    float *sums = (float *)device_alloc(bytes), *dk = sums + nq, *dv = dk + n;
+    floatX *k_head = (floatX *)(void *)(dv + n), *v_head = k_head + n;
+    if (sums == NULL) comm_abort("the emulated attention engine is out of memory: %zu bytes", bytes);
     if (!s.backward) {
-        attention_kernel_forward(sums, lse, q, k, v, s, scale, false);
+        attention_kernel_forward(sums, lse, q, k, v, b, false);
         if (s.HS == 88) spoil(lse, s.Hq * s.Tq);
         op_cast_from_float((floatX *)tensors[ATTENTION_OUT], sums, nq);
         device_free(sums);
@@ -43,28 +47,29 @@ bool attention_call(attention_shape s, void *const tensors[ATTENTION_TENSORS], f
     }
     const floatX *out = (const floatX *)tensors[ATTENTION_OUT], *dout = (const floatX *)tensors[ATTENTION_DOUT];
     float *delta = (float *)tensors[ATTENTION_DELTA], *faulty = s.HS == 56 || s.HS == 72 ? HOST_NEW(float, s.Hq * s.Tq) : NULL;
-    attention_kernel_delta(delta, out, dout, s);
+    op_attention_delta(delta, out, dout, b);
     // And engines that are wrong only for queries with low scores, by much or by little.
     for (int64_t i = 0; i < s.Hq * s.Tq && faulty != NULL; i++)
         faulty[i] = lse[i] - (lse[i] >= -50 ? 0 : s.HS == 56 ? 1.0f : 0.07f);
     if (faulty != NULL) lse = faulty;
     bool adds = s.HS == 96; // one that adds to dq instead of setting it
     if (adds) op_cast_to_float(sums, (const floatX *)tensors[ATTENTION_DQ], nq);
-    attention_shape one = s;
-    one.Hq = one.Hkv = 1;
+    b.Hq = b.Hkv = 1;
+    b.kv_stride = s.HS;
     for (int h = 0; h < s.Hq; h++) {
         int64_t at = h * s.HS, kv_at = h / (s.Hq / s.Hkv) * s.HS, row = h * s.Tq;
-        attention_kernel_backward(sums + at, dk + at, dv + at, q + at, k + kv_at, v + kv_at, dout + at, lse + row, delta + row, one, scale,
-                                  adds, false);
+        op_copy_rows(k_head, s.HS, k + kv_at, s.kv_stride, s.Tk, s.HS);
+        op_copy_rows(v_head, s.HS, v + kv_at, s.kv_stride, s.Tk, s.HS);
+        attention_kernel_backward(sums + at, dk, dv, q + at, k_head, v_head, dout + at, lse + row, delta + row, b, adds, false);
+        if (s.HS == 104) spoil(dv, n);
+        op_cast_rows((floatX *)tensors[ATTENTION_DK] + at, width, dk, s.Tk, s.HS);
+        op_cast_rows((floatX *)tensors[ATTENTION_DV] + at, width, dv, s.Tk, s.HS);
     }
     if (emulation_runs != NULL) emulation_runs(true);
-    memset(tensors[ATTENTION_DQ_SUM], 0xff, sizeof(float) * (size_t)(s.Tq * s.Hq * s.HS));
+    memset(tensors[ATTENTION_DQ_SUM], 0xff, sizeof(float) * (size_t)nq);
     if (emulation_runs != NULL) emulation_runs(false);
     free(faulty);
-    if (s.HS == 104) spoil(dv, nkv);
     op_cast_from_float((floatX *)tensors[ATTENTION_DQ], sums, nq);
-    op_cast_from_float((floatX *)tensors[ATTENTION_DK], dk, nkv);
-    op_cast_from_float((floatX *)tensors[ATTENTION_DV], dv, nkv);
     device_free(sums);
     return true;
 }

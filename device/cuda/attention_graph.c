@@ -175,7 +175,7 @@ static void build_forward(attention_graph *g) {
     tensor q = memory(g, ATTENTION_Q, CUDNN_DATA_BFLOAT16, s->Hq, s->Tq, s->q_stride, false);
     tensor k = memory(g, ATTENTION_K, CUDNN_DATA_BFLOAT16, s->Hkv, s->Tk, s->kv_stride, true);
     tensor v = memory(g, ATTENTION_V, CUDNN_DATA_BFLOAT16, s->Hkv, s->Tk, s->kv_stride, false);
-    tensor out = memory(g, ATTENTION_OUT, CUDNN_DATA_BFLOAT16, s->Hq, s->Tq, s->sum_stride, false);
+    tensor out = memory(g, ATTENTION_OUT, CUDNN_DATA_BFLOAT16, s->Hq, s->Tq, s->Hq * s->HS, false);
     tensor scale = host_number(g, ATTENTION_SCALE), lse = row_numbers(g, ATTENTION_LSE);
     tensor score = masked(g, scaled_scores(g, &q, &k, &scale));
     tensor largest = intermediate(g, CUDNN_DATA_FLOAT, s->Tq, 1), sum = intermediate(g, CUDNN_DATA_FLOAT, s->Tq, 1);
@@ -197,7 +197,7 @@ static void key_gradient(attention_graph *g, int64_t id, const tensor *weights, 
     tensor turned = tensor_describe(CUDNN_DATA_BFLOAT16, s->Hq, s->Tk, s->Tq, s->Tq * s->Tk, 1, s->Tk);
     turned = tensor_make(g, turned, VIRTUAL, ++g->next_virtual);
     reshape(g, weights, &turned);
-    tensor gradient = memory(g, id, CUDNN_DATA_BFLOAT16, s->Hq, s->Tk, s->dkv_stride, false);
+    tensor gradient = memory(g, id, CUDNN_DATA_BFLOAT16, s->Hq, s->Tk, s->Hq * s->HS, false);
     multiply_matrices(g, &turned, x, &gradient);
 }
 
@@ -208,7 +208,7 @@ static void build_backward(attention_graph *g) {
     tensor v = memory(g, ATTENTION_V, CUDNN_DATA_BFLOAT16, s->Hkv, s->Tk, s->kv_stride, true);
     tensor out = memory(g, ATTENTION_OUT, CUDNN_DATA_BFLOAT16, s->Hq, s->Tq, s->q_stride, false);
     tensor dout = memory(g, ATTENTION_DOUT, CUDNN_DATA_BFLOAT16, s->Hq, s->Tq, s->q_stride, false);
-    tensor dq = memory(g, ATTENTION_DQ, CUDNN_DATA_BFLOAT16, s->Hq, s->Tq, s->sum_stride, false);
+    tensor dq = memory(g, ATTENTION_DQ, CUDNN_DATA_BFLOAT16, s->Hq, s->Tq, s->Hq * s->HS, false);
     tensor lse = row_numbers(g, ATTENTION_LSE), delta = row_numbers(g, ATTENTION_DELTA);
     tensor scale = host_number(g, ATTENTION_SCALE), one = host_number(g, ATTENTION_ONE);
 

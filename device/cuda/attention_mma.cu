@@ -115,11 +115,11 @@ __device__ __forceinline__ void rows_to_global(float *head, int64_t stride, cons
 // ---- what is visible ----
 
 // Query row i sees key rows [first_key, key_end).
-static __device__ __forceinline__ int first_key(const attention_shape &b, int i) { return (int)attention_first_visible(b, i); }
-static __device__ __forceinline__ int key_end(const attention_shape &b, int i) { return b.causal && i + 1 < b.Tk ? i + 1 : (int)b.Tk; }
+static __device__ __forceinline__ int first_key(const attention_block &b, int i) { return (int)attention_first_visible(b, i); }
+static __device__ __forceinline__ int key_end(const attention_block &b, int i) { return b.causal && i + 1 < b.Tk ? i + 1 : (int)b.Tk; }
 
 // Sets the scores of invisible pairs to -infinity. s (16, N): rows from `row`, columns from `column`; KEYS: rows are keys, columns queries.
-template <bool KEYS, int N> __device__ __forceinline__ void hide(float (&s)[N / 8][4], const attention_shape &b, int row, int column) {
+template <bool KEYS, int N> __device__ __forceinline__ void hide(float (&s)[N / 8][4], const attention_block &b, int row, int column) {
     constexpr int QUERIES = KEYS ? N / 4 : 2; // per lane: columns 8 n + column_of(e), or rows; what each sees is computed once
 #pragma unroll
     for (int i = 0; i < QUERIES; i++) {
@@ -142,8 +142,7 @@ template <int HS> constexpr int FORWARD_COLUMNS = HS == 64 ? 64 : 32; // three o
 
 // Block (x, y): 64 query rows of head y, the last rows (which see most keys) first.
 template <int HS> __global__ void __launch_bounds__(THREADS)
-attention_forward_mma_kernel(float *out, float *lse, const bf16 *q, const bf16 *k, const bf16 *v, attention_shape b, float scale,
-                             bool merge) {
+attention_forward_mma_kernel(float *out, float *lse, const bf16 *q, const bf16 *k, const bf16 *v, attention_block b, bool merge) {
     constexpr int N = FORWARD_COLUMNS<HS>, TILE = N * PITCH<HS>;
     DYN_SHARED(bf16, shared);
     bf16 *qs = shared, *ks = qs + ROWS * PITCH<HS>, *vs = ks + 2 * TILE; // ks, vs: two tiles each, the one in use and the next
@@ -171,13 +170,13 @@ attention_forward_mma_kernel(float *out, float *lse, const bf16 *q, const bf16 *
             float top = -INFINITY;
 #pragma unroll
             for (int n = 0; n < N / 8; n++) top = fmaxf(top, fmaxf(s[n][2 * h], s[n][2 * h + 1]));
-            top = fmaxf(largest[h], quad_max(top) * (scale * LOG2_E));
+            top = fmaxf(largest[h], quad_max(top) * (b.scale * LOG2_E));
             float base = top == -INFINITY ? 0.0f : top, keep = fast_exp2(largest[h] - base), added = 0;
             largest[h] = top;
 #pragma unroll
             for (int n = 0; n < N / 8; n++)
 #pragma unroll
-                for (int e = 2 * h; e < 2 * h + 2; e++) added += s[n][e] = fast_exp2(s[n][e] * (scale * LOG2_E) - base);
+                for (int e = 2 * h; e < 2 * h + 2; e++) added += s[n][e] = fast_exp2(s[n][e] * (b.scale * LOG2_E) - base);
             total[h] = total[h] * keep + added;
 #pragma unroll
             for (int n = 0; n < HS / 8; n++)
@@ -193,7 +192,7 @@ attention_forward_mma_kernel(float *out, float *lse, const bf16 *q, const bf16 *
         float all = quad_sum(total[h]), scale_old = 0;
         bool any = all != 0; // true for NaN, too
         float scale_new = any ? 1 / all : 0.0f;
-        float lse_new = any ? largest[h] * LN_2 + logf(all) : -INFINITY, *lse_at = lse + head * b.lse_head + i;
+        float lse_new = any ? largest[h] * LN_2 + logf(all) : -INFINITY, *lse_at = lse + head * b.lse_stride + i;
         if (merge) {
             float lse_old = i < Tq ? *lse_at : -INFINITY, weight_new;
             __syncwarp(); // all lanes of the row have read lse
@@ -213,7 +212,7 @@ attention_forward_mma_kernel(float *out, float *lse, const bf16 *q, const bf16 *
 // Block (x, y): dq of 64 query rows of head y, the last rows first.
 template <int HS> __global__ void __launch_bounds__(THREADS)
 attention_dq_mma_kernel(float *dq, const bf16 *q, const bf16 *k, const bf16 *v, const bf16 *dout, const float *lse, const float *delta,
-                        attention_shape b, float scale, bool add) {
+                        attention_block b, bool add) {
     constexpr int N = 32, TILE = N * PITCH<HS>;
     DYN_SHARED(bf16, shared);
     bf16 *qs = shared, *os = qs + ROWS * PITCH<HS>, *ks = os + ROWS * PITCH<HS>, *vs = ks + 2 * TILE;
@@ -229,8 +228,8 @@ attention_dq_mma_kernel(float *dq, const bf16 *q, const bf16 *k, const bf16 *v, 
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         int i = first + mine + row_of(2 * h);
-        row_lse[h] = i < Tq ? lse_units(lse[head * b.lse_head + i]) : 0.0f;
-        row_delta[h] = i < Tq ? delta[head * b.lse_head + i] : 0.0f;
+        row_lse[h] = i < Tq ? lse_units(lse[head * b.lse_stride + i]) : 0.0f;
+        row_delta[h] = i < Tq ? delta[head * b.lse_stride + i] : 0.0f;
     }
     tile_start<ROWS, HS>(qs, q + head * HS, b.q_stride, first, Tq);
     tile_start<ROWS, HS>(os, dout + head * HS, b.q_stride, first, Tq);
@@ -246,17 +245,17 @@ attention_dq_mma_kernel(float *dq, const bf16 *q, const bf16 *k, const bf16 *v, 
 #pragma unroll
         for (int n = 0; n < N / 8; n++)
 #pragma unroll
-            for (int e = 0; e < 4; e++) s[n][e] = fast_exp2(s[n][e] * (scale * LOG2_E) - row_lse[e / 2]) * (dp[n][e] - row_delta[e / 2]);
+            for (int e = 0; e < 4; e++) s[n][e] = fast_exp2(s[n][e] * (b.scale * LOG2_E) - row_lse[e / 2]) * (dp[n][e] - row_delta[e / 2]);
         accumulate<HS, N>(sum, s, ks + stage * TILE);
     }
     copy_async_wait();
-    rows_to_global<HS>(dq + head * HS, b.sum_stride, sum, scale, first + mine, Tq, add);
+    rows_to_global<HS>(dq + head * HS, b.sum_stride, sum, b.scale, first + mine, Tq, add);
 }
 
 // Block (x, y): dk and dv of 64 key rows of key/value head y, over all its query heads in their order.
 template <int HS> __global__ void __launch_bounds__(THREADS)
 attention_dkv_mma_kernel(float *dk, float *dv, const bf16 *q, const bf16 *k, const bf16 *v, const bf16 *dout, const float *lse,
-                         const float *delta, attention_shape b, float scale, bool add) {
+                         const float *delta, attention_block b, bool add) {
     constexpr int N = 32, TILE = N * PITCH<HS>;
     DYN_SHARED(bf16, shared);
     bf16 *ks = shared, *vs = ks + ROWS * PITCH<HS>, *qs = vs + ROWS * PITCH<HS>, *os = qs + 2 * TILE;
@@ -272,8 +271,8 @@ attention_dkv_mma_kernel(float *dk, float *dv, const bf16 *q, const bf16 *k, con
         auto start = [&](int query, int stage) {
             tile_start<N, HS>(qs + stage * TILE, q + head * HS, b.q_stride, query, Tq);
             tile_start<N, HS>(os + stage * TILE, dout + head * HS, b.q_stride, query, Tq);
-            numbers_start(lses + stage * N, lse + head * b.lse_head, query, Tq, N);
-            numbers_start(deltas + stage * N, delta + head * b.lse_head, query, Tq, N);
+            numbers_start(lses + stage * N, lse + head * b.lse_stride, query, Tq, N);
+            numbers_start(deltas + stage * N, delta + head * b.lse_stride, query, Tq, N);
         };
         int i = b.causal ? first : 0, stage = 0;
         __syncthreads(); // all threads are done with the previous head
@@ -291,7 +290,7 @@ attention_dkv_mma_kernel(float *dk, float *dv, const bf16 *q, const bf16 *k, con
 #pragma unroll
                 for (int e = 0; e < 4; e++) {
                     int column = stage * N + 8 * n + column_of(e);
-                    s[n][e] = fast_exp2(s[n][e] * (scale * LOG2_E) - lse_units(lses[column]));
+                    s[n][e] = fast_exp2(s[n][e] * (b.scale * LOG2_E) - lse_units(lses[column]));
                     dp[n][e] = s[n][e] * (dp[n][e] - deltas[column]);
                 }
             accumulate<HS, N>(sum_v, s, os + stage * TILE);
@@ -299,15 +298,15 @@ attention_dkv_mma_kernel(float *dk, float *dv, const bf16 *q, const bf16 *k, con
         }
         copy_async_wait(); // for a tile that was started, but sees nothing
     }
-    rows_to_global<HS>(dk + kv_head * HS, b.dkv_stride, sum_k, scale, first + mine, Tk, add);
-    rows_to_global<HS>(dv + kv_head * HS, b.dkv_stride, sum_v, 1, first + mine, Tk, add);
+    rows_to_global<HS>(dk + kv_head * HS, b.kv_stride, sum_k, b.scale, first + mine, Tk, add);
+    rows_to_global<HS>(dv + kv_head * HS, b.kv_stride, sum_v, 1, first + mine, Tk, add);
 }
 
 // ---- launchers ----
 
 static bool addresses_fit(uintptr_t bits, int multiple) { return bits % (uintptr_t)multiple == 0; }
 // bf16, a supported head size, inputs that can be read 16 bytes at a time. (Callers check that outputs can be written 8 bytes at a time.)
-static bool takes(attention_shape b, const void *q, const void *k, const void *v, const void *dout) {
+static bool takes(attention_block b, const void *q, const void *k, const void *v, const void *dout) {
     uintptr_t bits = (uintptr_t)q | (uintptr_t)k | (uintptr_t)v | (uintptr_t)dout;
     return sizeof(floatX) == sizeof(bf16) && (b.HS == 64 || b.HS == 128) && b.Tq > 0 && b.Tk > 0 && b.Tq <= INT32_MAX - 256 &&
            b.Tk <= INT32_MAX - 256 && b.q_stride % 8 == 0 && b.kv_stride % 8 == 0 && addresses_fit(bits, 16);
@@ -316,25 +315,24 @@ static const bf16 *as_bf16(const floatX *x) { return (const bf16 *)x; } // after
 
 static size_t tiles_bytes(int HS, int rows) { return sizeof(bf16) * (size_t)(rows * (HS + 8)); }
 
-bool attention_mma_forward(float *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_shape b, float scale,
-                           bool merge) {
+bool attention_mma_forward(float *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_block b, bool merge) {
     if (!takes(b, q, k, v, nullptr) || b.sum_stride % 2 != 0 || !addresses_fit((uintptr_t)out, 8)) return false;
     auto forward_mma_kernel = b.HS == 64 ? attention_forward_mma_kernel<64> : attention_forward_mma_kernel<128>;
     dim3 grid(grid_size(ceil_div(b.Tq, ROWS)), (unsigned)b.Hq);
     size_t tiles = tiles_bytes(b.HS, ROWS + 4 * (b.HS == 64 ? FORWARD_COLUMNS<64> : FORWARD_COLUMNS<128>));
-    LAUNCH(forward_mma_kernel, grid, THREADS, tiles, out, lse, as_bf16(q), as_bf16(k), as_bf16(v), b, scale, merge);
+    LAUNCH(forward_mma_kernel, grid, THREADS, tiles, out, lse, as_bf16(q), as_bf16(k), as_bf16(v), b, merge);
     return true;
 }
 bool attention_mma_backward(float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *dout,
-                            const float *lse, const float *delta, attention_shape b, float scale, bool add_dq, bool add_dkv) {
+                            const float *lse, const float *delta, attention_block b, bool add_dq, bool add_dkv) {
     uintptr_t written = (uintptr_t)dq | (uintptr_t)dk | (uintptr_t)dv;
-    if (!takes(b, q, k, v, dout) || b.sum_stride % 2 != 0 || b.dkv_stride % 2 != 0 || !addresses_fit(written, 8)) return false;
+    if (!takes(b, q, k, v, dout) || b.sum_stride % 2 != 0 || !addresses_fit(written, 8)) return false;
     auto dq_mma_kernel = b.HS == 64 ? attention_dq_mma_kernel<64> : attention_dq_mma_kernel<128>;
     auto dkv_mma_kernel = b.HS == 64 ? attention_dkv_mma_kernel<64> : attention_dkv_mma_kernel<128>;
     dim3 q_grid(grid_size(ceil_div(b.Tq, ROWS)), (unsigned)b.Hq), k_grid(grid_size(ceil_div(b.Tk, ROWS)), (unsigned)b.Hkv);
     size_t tiles = tiles_bytes(b.HS, 2 * ROWS + 4 * 32);
-    LAUNCH(dq_mma_kernel, q_grid, THREADS, tiles, dq, as_bf16(q), as_bf16(k), as_bf16(v), as_bf16(dout), lse, delta, b, scale, add_dq);
+    LAUNCH(dq_mma_kernel, q_grid, THREADS, tiles, dq, as_bf16(q), as_bf16(k), as_bf16(v), as_bf16(dout), lse, delta, b, add_dq);
     LAUNCH(dkv_mma_kernel, k_grid, THREADS, tiles + 4 * 32 * sizeof(float), dk, dv, as_bf16(q), as_bf16(k), as_bf16(v), as_bf16(dout), lse,
-           delta, b, scale, add_dkv);
+           delta, b, add_dkv);
     return true;
 }

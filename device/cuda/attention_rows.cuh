@@ -7,7 +7,7 @@
 
 // The first key row that query row i sees (attention_first_key); 0 from Tq on. Up to there it never decreases with i, so a tile of queries
 // skips all key tiles before the one that its first row sees first.
-static __device__ __forceinline__ int64_t attention_first_visible(const attention_shape &b, int64_t i) {
+static __device__ __forceinline__ int64_t attention_first_visible(const attention_block &b, int64_t i) {
     if (b.documents.first == nullptr || i >= b.Tq) return 0;
     return attention_first_key(&b.documents, b.documents.first[i], b.Tk);
 }
