@@ -120,7 +120,7 @@ static inline void needle_place(const sequence_shard *shard, int64_t V, uint64_t
 // host; logits (V): scratch.
 static inline void needle_scores_add(needle_scores *scores, model *m, int depth, int64_t row, const int32_t *labels, const float *losses,
                                      float *logits) {
-    for (int64_t t = 0; t < m->setup.T; t++) {
+    for (int64_t t = 0; t < m->T; t++) {
         if (labels[t] < 0) continue;
         evaluation_logits(m, row + t, logits);
         scores->right[depth] += evaluation_argmax(logits, m->c.V) == labels[t];

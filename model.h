@@ -17,13 +17,13 @@
 
 // How a model is set up: everything besides its config and its grid that decides memory and schedule.
 typedef struct {
-    int64_t B, T;         // sequences of a micro-step, local tokens of a sequence
+    int64_t B;            // sequences of a micro-step
+    sequence_shard shard; // the rows of a sequence that this rank has, as if it had one segment
     int64_t grad_accum;   // micro-steps of a step
     int64_t mlp_tile, loss_tile; // rows; 0 = auto
     int zp, zg, zo;       // shard degrees
     bool cp_allgather, dkv_bf16; // --cp-comm, --dkv-wire
     bool packed;          // samples are packed documents: see model.batch_documents
-    int64_t segments;     // the most of a sample (sequence_shard_segments); 0: 1
     int64_t attention_bytes; // most bytes of a slice of heads (attention_2d_first_slice); 0: ATTENTION_SLICE_BYTES
     const recompute_kind *kinds; // (L)
     int offload_layers;   // number of layers, from the first, whose activations are offloaded (checkpoint.cuh)
@@ -46,8 +46,8 @@ typedef struct {
     model_config c;
     const grid *g;
     model_setup setup;
-    int64_t rows;  // B T
-    int64_t entries; // of batch_documents for a sequence (sequence_shard_entries)
+    int64_t T, rows; // local tokens of a sequence; B T
+    int64_t entries, most_segments; // of a sequence (sequence_shard_entries, sequence_shard_segments)
     int qkv_width, out_width; // (H + 2 Hkv) HS, H HS
     zero_unit *units; // L + 2
     zero_hybrid zero;
@@ -57,8 +57,7 @@ typedef struct {
     bool keep_gate_up;
     bool one_document;    // the caller's: every sequence is one document, whatever batch_documents says (needles, samples)
     const int64_t *documents; // (B, entries) of this micro-step, in batch_documents; NULL: every sequence is one document
-    const sequence_segment *segments; // (B, setup.segments + 1) of this micro-step, in batch_segments; NULL: every sequence is one segment
-    sequence_shard shard;             // the rank's, as if sequences had one segment
+    const sequence_segment *segments; // (B, most_segments + 1) of this micro-step, in batch_segments; NULL: every sequence is one segment
     double *frequencies, rope_factor; // (HS/2), of RoPE; of its cos and sin
     double most_loss, most_norm;  // a step with more changes no parameter (spikes.h); the caller's, before each step. 0: all do
     // device memory, from the arena
@@ -81,7 +80,7 @@ typedef struct {
     // then the same for the first row of each chunk of each segment. RoPE uses the position in the sequence: scores depend on differences
     // of positions only, so within a document they are the same as with positions that restart at 0.
     int64_t *batch_documents;
-    sequence_segment *batch_segments;     // (grad_accum, B, setup.segments + 1): which rows are where; NULL: every sequence is one segment
+    sequence_segment *batch_segments;     // (grad_accum, B, most_segments + 1): which rows are where; NULL: every sequence is one segment
     char *saving;             // copy of parameters, m and v while it is written, stored as they are, each (zero_shares); NULL: !setup.saves
 } model;
 
@@ -199,8 +198,10 @@ static inline void model_layout(model *m, arena *device, arena *host, const mode
     m->c = *c;
     m->g = g;
     m->setup = *setup;
-    m->rows = setup->B * setup->T;
-    m->entries = setup->T * g->shape.hp + 2 * g->shape.cp * max_i64(1, setup->segments);
+    m->T = setup->shard.T;
+    m->rows = setup->B * m->T;
+    m->entries = sequence_shard_entries(&setup->shard);
+    m->most_segments = sequence_shard_segments(&setup->shard);
     int64_t rows = m->rows, D = c->D, F = c->F, V = c->V;
     int64_t multiple = arena_is_cpu(device) ? 1 : 2; // cuBLAS 13.5.1 to 13.6.0 may refuse a product of one row, which a last tile could be
     size_t element = arena_element(device);
@@ -218,15 +219,15 @@ static inline void model_layout(model *m, arena *device, arena *host, const mode
     m->batch_tokens = ARENA_TAKE(host, MEM_DATA, int32_t, setup->grad_accum * rows);
     m->batch_labels = ARENA_TAKE(host, MEM_DATA, int32_t, setup->grad_accum * rows);
     m->batch_documents = setup->packed ? ARENA_TAKE(host, MEM_DATA, int64_t, setup->grad_accum * setup->B * m->entries) : NULL;
-    int64_t segments = setup->grad_accum * setup->B * (setup->segments + 1);
-    m->batch_segments = setup->segments > 1 ? ARENA_TAKE(host, MEM_DATA, sequence_segment, segments) : NULL;
+    int64_t segments = setup->grad_accum * setup->B * (m->most_segments + 1);
+    m->batch_segments = m->most_segments > 1 ? ARENA_TAKE(host, MEM_DATA, sequence_segment, segments) : NULL;
     m->tokens = ARENA_TAKE(device, MEM_DATA, int32_t, rows);
     m->labels = ARENA_TAKE(device, MEM_DATA, int32_t, rows);
     m->first = setup->packed ? ARENA_TAKE(device, MEM_DATA, int64_t, setup->B * m->entries) : NULL;
-    m->table = ARENA_TAKE(device, MEM_DATA, float, (setup->segments > 1 ? rows : setup->T) * c->HS);
+    m->table = ARENA_TAKE(device, MEM_DATA, float, (m->most_segments > 1 ? rows : m->T) * c->HS);
     m->losses = ARENA_TAKE(device, MEM_DATA, float, setup->grad_accum * rows);
 
-    attention_2d_describe(&m->attention, g, c->H, c->Hkv, c->HS, setup->T, setup->cp_allgather, setup->dkv_bf16, setup->packed,
+    attention_2d_describe(&m->attention, g, c->H, c->Hkv, c->HS, m->T, setup->cp_allgather, setup->dkv_bf16, setup->packed,
                           setup->attention_bytes);
     m->attention.ring.forward_only = setup->forward_only;
     activation_sizes n = {.x = rows * D, .out = rows * m->out_width, .lse = rows * c->H,
@@ -321,15 +322,14 @@ static inline void model_fill_table(model *m, float *table, const sequence_shard
     free(piece);
 }
 // Call after model_allocate: creates communicators over g->all, and the RoPE table of this rank's positions. Collective.
-static inline void model_start(model *m, const sequence_shard *shard) {
+static inline void model_start(model *m) {
     zero_connect(&m->zero, m->g->all);
     checkpoint_start(&m->store);
     op_linear_use_workspace(m->product_scratch);
     if (m->saving != NULL) memset(m->saving, 0, model_saving_bytes(m)); // touches the pages, for the first save
-    m->shard = *shard;
     m->frequencies = HOST_NEW(double, m->c.HS / 2);
     m->rope_factor = config_rope_frequencies(&m->c, m->frequencies);
-    model_fill_table(m, m->table, shard);
+    model_fill_table(m, m->table, &m->setup.shard);
 }
 
 // ---- forward ----
@@ -338,27 +338,27 @@ static inline void model_start(model *m, const sequence_shard *shard) {
 static inline int64_t model_offset(const model *m, int unit, int tensor) { return m->units[unit].tensors[tensor].offset; }
 // The segments of sequence s of the batch, all micro-steps counted; NULL: it is one segment.
 static inline sequence_segment *model_batch_segments(const model *m, int64_t s) {
-    return m->batch_segments != NULL ? m->batch_segments + s * (m->setup.segments + 1) : NULL;
+    return m->batch_segments != NULL ? m->batch_segments + s * (m->most_segments + 1) : NULL;
 }
 // Those of this micro-step's sequence b; NULL: it is one segment.
 static inline const sequence_segment *model_segments(const model *m, int64_t b) {
-    return m->segments != NULL ? m->segments + b * (m->setup.segments + 1) : NULL;
+    return m->segments != NULL ? m->segments + b * (m->most_segments + 1) : NULL;
 }
 // The part of a layer's kept tensors that belongs to sequence b.
 static inline attention_saved model_attention_saved(const model *m, const layer_activations *t, int64_t b) {
     int64_t nq = attention_2d_q_count(&m->attention), nkv = attention_2d_kv_count(&m->attention);
-    attention_saved s = {.q = t->q + b * nq, .kv = t->kv + b * nkv, .out = t->out_ring + b * nq, .lse = t->lse + b * m->setup.T * m->c.H};
+    attention_saved s = {.q = t->q + b * nq, .kv = t->kv + b * nkv, .out = t->out_ring + b * nq, .lse = t->lse + b * m->T * m->c.H};
     if (m->documents != NULL) s.documents = (document_rows){m->first + b * m->entries, m->documents + b * m->entries, model_segments(m, b)};
     return s;
 }
 // The RoPE table of sequence b.
 static inline const float *model_table(const model *m, int64_t b) {
-    return m->table + (m->batch_segments != NULL ? b * m->setup.T * m->c.HS : 0);
+    return m->table + (m->batch_segments != NULL ? b * m->T * m->c.HS : 0);
 }
 
 // x_in -> Q and KV of sequence b, in what attention_2d_distribute_start sends, or where they stay; tile by tile.
 static inline void model_project_qkv(model *m, const floatX *p, int unit, const layer_activations *t, attention_saved s, int64_t b) {
-    int64_t T = m->setup.T, D = m->c.D;
+    int64_t T = m->T, D = m->c.D;
     for (int64_t at = 0; at < T; at += m->mlp_tile) {
         int64_t n = min_i64(m->mlp_tile, T - at);
         op_rmsnorm_forward(m->xn, m->rstd, t->x_in + (b * T + at) * D, p + model_offset(m, unit, T_NORM1), n, D, m->c.rms_eps);
@@ -378,7 +378,7 @@ static inline void model_attention_forward(model *m, const floatX *p, int unit, 
     for (int64_t b = 0; b < m->setup.B; b++) attention_2d_ring_forward(&m->attention, model_attention_saved(m, t, b));
     for (int64_t b = 0; b < m->setup.B; b++) {
         attention_2d_collect_start(&m->attention, model_attention_saved(m, t, b), m->dout);
-        attention_2d_collect_finish(&m->attention, t->out + b * m->setup.T * m->out_width, m->dout);
+        attention_2d_collect_finish(&m->attention, t->out + b * m->T * m->out_width, m->dout);
     }
     op_linear_forward(t->x_mid, t->out, p + model_offset(m, unit, T_WO), t->x_in, rows, m->out_width, D);
 }
@@ -391,7 +391,7 @@ static inline void model_attention_again(model *m, const floatX *p, int unit, co
         attention_saved s = model_attention_saved(m, t, b);
         attention_2d_collect_start(&m->attention, s, s.q);
         model_project_qkv(m, p, unit, t, s, b);
-        attention_2d_collect_finish(&m->attention, t->out + b * m->setup.T * m->out_width, s.q);
+        attention_2d_collect_finish(&m->attention, t->out + b * m->T * m->out_width, s.q);
         attention_2d_distribute_start(&m->attention, s);
         if (b + 1 < m->setup.B) attention_2d_distribute_finish(&m->attention);
     }
@@ -492,7 +492,7 @@ static inline void model_mlp_backward(model *m, const floatX *p, float *dp, bool
 // The gradient of qkv, in its place, of rows [row, row + n) of the micro-step, from what attention_2d_backward_finish has left of each
 // sequence.
 static inline void model_unpack_dqkv(model *m, const layer_activations *t, int64_t row, int64_t n) {
-    int64_t T = m->setup.T;
+    int64_t T = m->T;
     for (int64_t at = row, rows; at < row + n; at += rows) {
         int64_t b = at / T, first = at % T;
         rows = min_i64(row + n - at, T - first);
@@ -508,7 +508,7 @@ static inline void model_attention_backward(model *m, const floatX *p, float *dp
     op_linear_backward_input(m->dout, m->dx, p + model_offset(m, unit, T_WO), rows, m->out_width, D);
     for (int64_t b = 0; b < B; b++) {
         attention_saved s = model_attention_saved(m, t, b);
-        floatX *dout = m->dout + b * m->setup.T * m->out_width;
+        floatX *dout = m->dout + b * m->T * m->out_width;
         attention_2d_backward_start(&m->attention, dout);
         if (!rings && b == 0) op_linear_backward_weight(dp + model_offset(m, unit, T_WO), m->dx, t->out, rows, m->out_width, D, adds);
         attention_2d_backward_ring(&m->attention, dout, s);
@@ -568,9 +568,9 @@ static inline void model_take_batch(model *m, int64_t micro, bool labels) {
     if (m->batch_segments == NULL) return;
     m->segments = !m->one_document ? model_batch_segments(m, micro * m->setup.B) : NULL;
     for (int64_t b = 0; b < m->setup.B; b++) {
-        sequence_shard shard = m->shard;
+        sequence_shard shard = m->setup.shard;
         shard.segments = model_segments(m, b);
-        model_fill_table(m, m->table + b * m->setup.T * m->c.HS, &shard);
+        model_fill_table(m, m->table + b * m->T * m->c.HS, &shard);
     }
 }
 

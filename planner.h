@@ -330,7 +330,7 @@ static inline int64_t plan_predict_sent(const model *m) {
     const zero_hybrid *z = &m->zero;
     const grid_shape *g = &m->g->shape;
     head_layout h = head_layout_make(g->hp, c->H, c->Hkv, c->HS);
-    int64_t T = m->setup.T, A = m->setup.grad_accum, e = sizeof(floatX), windows = g->cp / g->w, replicas = z->ranks / z->zo;
+    int64_t T = m->T, A = m->setup.grad_accum, e = sizeof(floatX), windows = g->cp / g->w, replicas = z->ranks / z->zo;
     int64_t L = c->L, sent = 0;
     int64_t q = T * c->H * c->HS, kv = T * g->hp * 2 * h.Hkv_local * c->HS; // elements of a Q and of a KV chunk
     int64_t kv_hops = g->cp - 1, dkv_hops = g->cp - 1; // all-gather

@@ -23,12 +23,11 @@ static inline sequence_shard run_shard(const options *o, const model_config *c, 
 }
 
 // The setup that the options ask for. Fills kinds (L) with --recompute (auto, and without training: full); kinds must outlive the run.
-static inline model_setup run_make(const options *o, const model_config *c, const sequence_shard *shard, recompute_kind *kinds) {
+static inline model_setup run_make(const options *o, const model_config *c, sequence_shard shard, recompute_kind *kinds) {
     model_setup setup;
     memset(&setup, 0, sizeof setup);
     setup.B = o->batch_size;
-    setup.T = shard->T;
-    setup.segments = sequence_shard_segments(shard);
+    setup.shard = shard;
     setup.grad_accum = o->grad_accum;
     setup.mlp_tile = o->mlp_tile;
     setup.loss_tile = o->loss_tile;
@@ -169,7 +168,7 @@ static inline model_setup run_at_length(const run_question *q, int64_t S, grid *
     g->shape = run_grid_shape(q->o);
     g->ranks = q->ranks;
     sequence_shard shard = run_shard(q->o, q->c, S, 0, 0, q->machines);
-    model_setup setup = run_make(q->o, q->c, &shard, kinds);
+    model_setup setup = run_make(q->o, q->c, shard, kinds);
     setup.element_bytes = q->machines == NULL ? 0 : (size_t)q->machines->element_bytes;
     return setup;
 }
@@ -233,7 +232,7 @@ static inline bool dry_run(const options *o, const model_config *c, const cluste
     model_count(&device, &host, c, &g, &setup);
     printf("model %s, %.1f M parameters; %lld tokens on dp %d x hp %d x cp %d = %d rank%s, %lld tokens a rank\n", c->name,
            1e-6 * (double)config_parameters(c), (long long)o->seq_len, g.shape.dp, g.shape.hp, g.shape.cp, ranks, plural(ranks),
-           (long long)setup.T);
+           (long long)setup.shard.T);
     const char *numbers = (machines != NULL ? machines->element_bytes : sizeof(floatX)) != 2 ? "float"
                           : setup.forward_only && !setup.exports ? "bf16" : "bf16 with float master weights";
     if (machines != NULL) printf("on %s: %.0f GB a rank, %s\n", machines->name, 1e-9 * machines->memory, numbers);

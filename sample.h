@@ -165,7 +165,8 @@ static inline int32_t sample_choose(const float *logits, int64_t V, double tempe
 }
 // Draws token n after the n before it into job->tokens, the same on every rank. seed: of the draws. Overwrites m->batch_tokens.
 // Collective; n < S.
-static inline void sample_draw(sample_job *job, int64_t n, model *m, const sequence_shard *shard, double temperature, uint64_t seed) {
+static inline void sample_draw(sample_job *job, int64_t n, model *m, double temperature, uint64_t seed) {
+    const sequence_shard *shard = &m->setup.shard;
     int64_t V = m->c.V, next = 0;
     float *logits = HOST_NEW(float, V);
     m->one_document = true;

@@ -143,7 +143,7 @@ static int run_dry(const options *o, const model_config *c, error_text *error) {
 // ---- start ----
 
 // Makes the rank's place in the grid, and reads which machines predictions are for. Collective.
-static void start_grid(trainer *t, const model_config *c, error_text *error) {
+static void start_grid(trainer *t, error_text *error) {
     const options *o = t->o;
     int ranks = comm_size(comm_world());
     double negative = -(double)comm_local_ranks();
@@ -151,7 +151,6 @@ static void start_grid(trainer *t, const model_config *c, error_text *error) {
     if (plan_cluster(&t->machines, o, ranks, error)) plan_cluster_here(&t->machines, ranks, -negative);
     stop_on_error(error);
     grid_create(&t->g, run_grid_shape(o), o->cp_comm == CP_COMM_ALLGATHER, comm_world());
-    t->shard = run_shard(o, c, o->seq_len, t->g.place.h, t->g.place.c, NULL);
 }
 
 // Checks one output, a file whose content `begins` so; one in a folder that --out is yet to make is left to the run.
@@ -233,7 +232,8 @@ static void open_data(trainer *t, const model_config *c, error_text *error) {
 static model_setup choose_recompute(trainer *t, const model_config *c, error_text *error) {
     const options *o = t->o;
     t->kinds = HOST_NEW(recompute_kind, c->L);
-    model_setup setup = run_make(o, c, &t->shard, t->kinds);
+    sequence_shard shard = run_shard(o, c, o->seq_len, t->g.place.h, t->g.place.c, NULL);
+    model_setup setup = run_make(o, c, shard, t->kinds);
     memory_room room = {o->memory_budget > 0 ? (double)o->memory_budget : (double)device_memory_total(),
                         device_is_host() ? INFINITY : run_host_memory(o)};
     run_fit(o, c, &t->g, &setup, t->kinds, room, error);
@@ -259,7 +259,7 @@ static void take_memory(trainer *t, const model_config *c, const model_setup *se
     t->memory_before = device_memory_used();
     model_allocate(&t->m, &t->device, &t->host, c, &t->g, setup, error);
     stop_on_error(error);
-    model_start(&t->m, &t->shard);
+    model_start(&t->m);
     t->m.zero.rounding.stochastic = t->o->stochastic_rounding;
     t->m.zero.rounding.seed = (uint64_t)t->o->seed;
 }
@@ -501,7 +501,7 @@ int main(int argc, char **argv) {
     memset(&t, 0, sizeof t);
     t.o = &o;
     t.folder = model_folder(&o);
-    start_grid(&t, &c, &error);
+    start_grid(&t, &error);
     check_outputs(&t, &error);
     read_source(&t, &error);
     open_data(&t, &c, &error);

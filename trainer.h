@@ -19,7 +19,6 @@ typedef struct {
     const char *folder; // the Hugging Face folder of --model; NULL: a preset
     hf_source source;   // of states and exports: what they take from it
     grid g;
-    sequence_shard shard;
     model m;
     recompute_kind *kinds; // (L), m.setup.kinds
     arena device, host;
@@ -150,17 +149,17 @@ static inline int64_t *documents_of(const trainer *t, int64_t s) { return t->m.b
 // Reads one sample into the rows of sequence b of micro-step a.
 static inline bool read_sample(trainer *t, dataloader *data, int64_t sample, int64_t a, int64_t b, error_text *error) {
     int64_t sequence = a * t->m.setup.B + b;
-    int32_t *tokens = t->m.batch_tokens + sequence * t->shard.T, *labels = t->m.batch_labels + sequence * t->shard.T;
-    if (!t->m.setup.packed) return dataloader_read(data, sample, &t->shard, tokens, labels, error);
-    return dataloader_read_packed(data, sample, &t->shard, options_document(t->o), tokens, labels, documents_of(t, sequence),
+    int32_t *tokens = t->m.batch_tokens + sequence * t->m.T, *labels = t->m.batch_labels + sequence * t->m.T;
+    if (!t->m.setup.packed) return dataloader_read(data, sample, &t->m.setup.shard, tokens, labels, error);
+    return dataloader_read_packed(data, sample, &t->m.setup.shard, options_document(t->o), tokens, labels, documents_of(t, sequence),
                                   model_batch_segments(&t->m, sequence), error);
 }
 // Fills sequence b with ignored rows, in one document: the last batch of an evaluation can be short.
 static inline void read_nothing(trainer *t, int64_t b) {
-    segment_list list = {.shard = &t->shard, .list = model_batch_segments(&t->m, b)};
-    if (list.list != NULL) segment_list_add(&list, 0, t->shard.S);
+    segment_list list = {.shard = &t->m.setup.shard, .list = model_batch_segments(&t->m, b)};
+    if (list.list != NULL) segment_list_add(&list, 0, t->o->seq_len);
     if (t->m.setup.packed) memset(documents_of(t, b), 0, sizeof(int64_t) * (size_t)t->m.entries); // the rings' transfers depend on it
-    for (int64_t i = b * t->shard.T; i < (b + 1) * t->shard.T; i++) {
+    for (int64_t i = b * t->m.T; i < (b + 1) * t->m.T; i++) {
         t->m.batch_tokens[i] = 0;
         t->m.batch_labels[i] = LABEL_IGNORED;
     }
@@ -269,7 +268,7 @@ static inline int64_t evaluation_samples(const trainer *t, const dataloader *dat
 // Adds up token losses over the first samples of a validation set: the same samples on every grid (with --eval-steps: with the same global
 // batch). Ends early when a signal stops the run, as do needles. Collective.
 static inline void evaluate_set(trainer *t, dataloader *data, loss_by_position *sums, float *losses, error_text *error) {
-    int64_t dp = t->g.shape.dp, B = t->m.setup.B, T = t->shard.T;
+    int64_t dp = t->g.shape.dp, B = t->m.setup.B, T = t->m.T;
     int64_t samples = evaluation_samples(t, data);
     progress_note note = progress_start("evaluation");
     for (int64_t first = 0; first < samples && !save_and_ask_stop(t); first += dp * B) {
@@ -279,8 +278,8 @@ static inline void evaluate_set(trainer *t, dataloader *data, loss_by_position *
         }
         evaluate_batch(t, losses, error);
         for (int64_t b = 0; b < B; b++) {
-            const int64_t *documents = t->m.setup.packed ? documents_of(t, b) + t->shard.h * T : NULL;
-            sequence_shard shard = t->shard;
+            const int64_t *documents = t->m.setup.packed ? documents_of(t, b) + t->m.setup.shard.h * T : NULL;
+            sequence_shard shard = t->m.setup.shard;
             shard.segments = model_batch_segments(&t->m, b);
             loss_by_position_add(sums, &shard, documents, t->m.batch_labels + b * T, losses + b * T);
         }
@@ -292,7 +291,7 @@ static inline void evaluate_set(trainer *t, dataloader *data, loss_by_position *
 // Scores --eval-needles needles at each depth, in the first samples of a validation set: needle n is at depth n % NEEDLE_DEPTHS.
 // Collective.
 static inline void evaluate_needles(trainer *t, dataloader *data, needle_scores *scores, float *losses, error_text *error) {
-    int64_t dp = t->g.shape.dp, B = t->m.setup.B, T = t->shard.T, needles = t->o->eval_needles * NEEDLE_DEPTHS;
+    int64_t dp = t->g.shape.dp, B = t->m.setup.B, T = t->m.T, needles = t->o->eval_needles * NEEDLE_DEPTHS;
     float *logits = HOST_NEW(float, t->m.c.V);
     progress_note note = progress_start("needles");
     t->m.one_document = true; // a haystack is
@@ -302,8 +301,8 @@ static inline void evaluate_needles(trainer *t, dataloader *data, needle_scores 
             int64_t sample = n / NEEDLE_DEPTHS % dataloader_samples(data);
             int32_t *tokens = t->m.batch_tokens + b * T, *labels = t->m.batch_labels + b * T;
             if (n >= needles) read_nothing(t, b);
-            else if (!dataloader_read(data, dataloader_sample_at(data, sample), &t->shard, tokens, labels, error)) break;
-            else needle_place(&t->shard, t->m.c.V, (uint64_t)t->o->seed, n, (int)(n % NEEDLE_DEPTHS), tokens, labels);
+            else if (!dataloader_read(data, dataloader_sample_at(data, sample), &t->m.setup.shard, tokens, labels, error)) break;
+            else needle_place(&t->m.setup.shard, t->m.c.V, (uint64_t)t->o->seed, n, (int)(n % NEEDLE_DEPTHS), tokens, labels);
         }
         evaluate_batch(t, losses, error);
         for (int64_t b = 0; b < B; b++)
@@ -334,7 +333,7 @@ static inline bool evaluate(trainer *t, error_text *error) {
     memset(&r, 0, sizeof r);
     r.step = t->done.step;
     r.steps = max_i64(t->o->steps, r.step);
-    r.S = t->shard.S;
+    r.S = t->o->seq_len;
     r.sets = t->val.count;
     r.has_needles = t->o->eval_needles > 0;
     float *losses = HOST_NEW(float, t->m.rows);
@@ -364,7 +363,7 @@ static inline void sample(trainer *t) {
             if (t->g.rank == 0) printf("sample %4lld/%lld | ended by a signal\n", (long long)step, (long long)steps);
             return;
         }
-        sample_draw(job, n, &t->m, &t->shard, t->o->sample_temperature, (uint64_t)(t->o->seed + step - 1));
+        sample_draw(job, n, &t->m, t->o->sample_temperature, (uint64_t)(t->o->seed + step - 1));
         progress_show(&note, n + 1 - job->prompt, job->count);
     }
     if (t->g.rank == 0) sample_print(job, step, steps, t->log);
@@ -466,9 +465,9 @@ static inline void print_start(const trainer *t) {
         printf(", %s", t->m.attention.ring.allgather ? "all-gather of KV" : grid_one_ring(&t->g.shape) ? "one ring" : windows);
     if (t->g.shape.hp > 1 && t->g.shape.cp > 1) printf(", %s", placement_name(t->g.shape.placement));
     printf("%s\n", t->m.setup.dkv_bf16 ? ", dKV sent as bf16" : "");
-    printf("sequence    %lld tokens", (long long)t->shard.S);
-    if (t->shard.S_padded > t->shard.S) printf(" (%lld with padding)", (long long)t->shard.S_padded);
-    printf(", %lld on a rank; %lld sequence%s a step\n", (long long)t->shard.T, (long long)step_sequences(t), plural(step_sequences(t)));
+    printf("sequence    %lld tokens", (long long)o->seq_len);
+    if (t->m.setup.shard.S_padded > o->seq_len) printf(" (%lld with padding)", (long long)t->m.setup.shard.S_padded);
+    printf(", %lld on a rank; %lld sequence%s a step\n", (long long)t->m.T, (long long)step_sequences(t), plural(step_sequences(t)));
     printf("ZeRO        parameters / gradients / optimizer over %d / %d / %d rank%s\n", t->m.setup.zp, t->m.setup.zg, t->m.setup.zo,
            plural(t->m.setup.zo));
     printf("recompute   ");
@@ -521,7 +520,7 @@ static inline void start_measuring(trainer *t) {
     t->predicted_seconds = plan_predict_seconds(&t->m, &t->machines, t->o->seq_len, t->attended);
     t->predicted_sent = plan_predict_sent(&t->m);
     document_mark mark = options_document(t->o);
-    if (t->m.setup.packed && t->attended == t->shard.S && t->g.rank == 0)
+    if (t->m.setup.packed && t->attended == t->o->seq_len && t->g.rank == 0)
         fprintf(stderr, "note: token %d (--document-%s) is nowhere inside the samples of the first step: each sample is one document\n",
                 (int)mark.token, mark.ends ? "end" : "begin");
     if (t->g.rank == 0 && t->predicted_seconds > PROGRESS_SECONDS)

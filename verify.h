@@ -30,7 +30,6 @@ typedef struct {
     grid g;
     model m;
     arena device, host;
-    sequence_shard shard;
     step_result result;
 } verify_model;
 
@@ -45,21 +44,19 @@ static inline int32_t verify_token(int V, int64_t sample, int64_t position) {
 static inline bool verify_step(verify_model *v, const model_config *c, model_setup setup, int64_t S, error_text *error) {
     const grid_shape *s = &v->g.shape;
     int64_t long_document = setup.packed ? max_i64(2 * s->cp, 32) : S + 1; // so that many samples have several segments
-    v->shard = sequence_shard_make_packed(S, s->hp, s->cp, v->g.place.h, v->g.place.c, DEVICE_ROW_MULTIPLE, long_document);
-    setup.T = v->shard.T;
-    setup.segments = sequence_shard_segments(&v->shard);
+    setup.shard = sequence_shard_make_packed(S, s->hp, s->cp, v->g.place.h, v->g.place.c, DEVICE_ROW_MULTIPLE, long_document);
     bool ok = model_allocate(&v->m, &v->device, &v->host, c, &v->g, &setup, error);
     if (!comm_agree(v->g.all, error)) {
         if (ok) model_release(&v->m, &v->device, &v->host);
         return false;
     }
-    int64_t T = setup.T, sequences = setup.grad_accum * setup.B, entries = v->m.entries;
+    int64_t T = v->m.T, sequences = setup.grad_accum * setup.B, entries = v->m.entries;
     int64_t *documents = v->m.batch_documents;
     int32_t *tokens = v->m.batch_tokens, *labels = v->m.batch_labels;
     for (int64_t n = 0; n < sequences; n++) {
         int64_t sample = dataloader_counter(n / setup.B, s->dp, v->g.place.d, setup.B, n % setup.B);
         int64_t document = setup.packed ? verify_document(sample) : S;
-        sequence_shard shard = v->shard;
+        sequence_shard shard = setup.shard;
         segment_list list = {.shard = &shard, .list = model_batch_segments(&v->m, n)};
         for (int64_t begin = 0; list.list != NULL && begin < S; begin += document)
             segment_list_add(&list, begin, min_i64(S, begin + document));
@@ -76,7 +73,7 @@ static inline bool verify_step(verify_model *v, const model_config *c, model_set
             documents[n * entries + e] = min_i64(at.position, at.end - 1) / document * document;
         }
     }
-    model_start(&v->m, &v->shard);
+    model_start(&v->m);
     // Scores of about 1: attention is neither uniform nor one key's.
     zero_init(&v->m.zero, 1, 1 / sqrtf((float)c->D), 0.5f / sqrtf((float)c->D));
     zero_reset_states(&v->m.zero);

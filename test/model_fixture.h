@@ -55,7 +55,7 @@ static inline void fixture_batch(fixture *f, int64_t first_sample) { // sample o
         }
 }
 
-// Sets setup.T and setup.kinds. Every layer gets `kind`; RECOMPUTE_AUTO: none, selective and full in turn. Memory starts as NaN.
+// Sets setup.shard and setup.kinds. Every layer gets `kind`; RECOMPUTE_AUTO: none, selective and full in turn. Memory starts as NaN.
 static inline void fixture_make(fixture *f, const model_config *c, grid_shape shape, comm *all, model_setup setup, recompute_kind kind,
                                 int64_t S) {
     memset(f, 0, sizeof *f);
@@ -64,8 +64,7 @@ static inline void fixture_make(fixture *f, const model_config *c, grid_shape sh
     bool segments = setup.packed && fixture_long_document > 0;
     f->shard = sequence_shard_make_packed(S, shape.hp, shape.cp, f->g.place.h, f->g.place.c, 1,
                                           segments ? max_i64(2 * shape.cp, fixture_long_document) : S + 1);
-    setup.T = f->shard.T;
-    setup.segments = sequence_shard_segments(&f->shard);
+    setup.shard = f->shard;
     for (int l = 0; l < c->L; l++) f->kinds[l] = kind == RECOMPUTE_AUTO ? (recompute_kind)(l % 3) : kind;
     setup.kinds = f->kinds;
     error_text error = {"", 0};
@@ -79,7 +78,7 @@ static inline void fixture_make(fixture *f, const model_config *c, grid_shape sh
     for (size_t at = 0; at < f->device.peak; at += sizeof nan_bytes)
         device_from_host(f->device.base + at, nan_bytes, sizeof nan_bytes < f->device.peak - at ? sizeof nan_bytes : f->device.peak - at);
     if (f->host.base != NULL) memset(f->host.base, 0xff, f->host.peak);
-    model_start(&f->m, &f->shard);
+    model_start(&f->m);
     f->tokens = f->m.batch_tokens;
     f->labels = f->m.batch_labels;
     zero_init(&f->m.zero, 1, 0.1f, 0.05f);

@@ -318,7 +318,7 @@ static void check_bytes_of_a_row(const model_config *c) {
             model_setup setup;
             memset(&setup, 0, sizeof setup);
             setup.B = setup.grad_accum = 1;
-            setup.T = (int64_t)(1 + longer) << 20;
+            setup.shard = (sequence_shard){.T = (int64_t)(1 + longer) << 20, .hp = cases[i].hp, .cp = cases[i].cp};
             setup.zp = setup.zg = setup.zo = g.ranks;
             setup.kinds = kinds;
             setup.offload_layers = c->L;

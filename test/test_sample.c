@@ -23,7 +23,7 @@ static void check_counting(grid_shape shape, comm *ranks, const fixture *learnt)
     for (int u = 0; u < f.m.c.L + 2; u++)
         device_copy(f.m.zero.params[u], learnt->m.zero.params[u], sizeof(floatX) * (size_t)f.m.units[u].count);
     sample_job job = job_of(prompt, 3, LENGTH - 3); // to the last position
-    for (int64_t n = 3; n < LENGTH; n++) sample_draw(&job, n, &f.m, &f.shard, 0, 1);
+    for (int64_t n = 3; n < LENGTH; n++) sample_draw(&job, n, &f.m, 0, 1);
     for (int i = 0; i < LENGTH; i++)
         CHECK(job.tokens[i] == (4 + i) % CYCLE,
               "dp %d hp %d cp %d: token %d is %d, not %d", shape.dp, shape.hp, shape.cp, i, job.tokens[i], (4 + i) % CYCLE);
@@ -31,7 +31,7 @@ static void check_counting(grid_shape shape, comm *ranks, const fixture *learnt)
     int32_t first[2][LENGTH];
     for (int k = 0; k < 3; k++) { // at a high temperature: the same seed draws the same tokens, another seed others
         job = job_of(prompt, 3, LENGTH - 3);
-        for (int64_t n = 3; n < LENGTH; n++) sample_draw(&job, n, &f.m, &f.shard, 100, k < 2 ? 8 : 9);
+        for (int64_t n = 3; n < LENGTH; n++) sample_draw(&job, n, &f.m, 100, k < 2 ? 8 : 9);
         if (k < 2) memcpy(first[k], job.tokens, sizeof first[k]);
         else CHECK(memcmp(first[0], first[1], sizeof first[0]) == 0 && memcmp(first[0], job.tokens, sizeof first[0]) != 0,
                    "seeds and draws");
