@@ -25,7 +25,7 @@ typedef struct {
     bool cp_allgather, dkv_bf16; // --cp-comm, --dkv-wire
     bool packed;          // samples are packed documents: see model.batch_documents
     int64_t attention_bytes; // most bytes of a slice of heads (attention_2d_first_slice); 0: ATTENTION_SLICE_BYTES
-    const recompute_kind *kinds; // (L)
+    recompute_kind *kinds; // (L), the caller's
     int offload_layers;   // number of layers, from the first, whose activations are offloaded (checkpoint.cuh)
     zero_offload offload_states;
     bool forward_only;    // no training: no gradients and moments, two layers hold activations; kinds are all full, offload_layers is L

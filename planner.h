@@ -306,10 +306,10 @@ static inline void plan_say_what_fits(const run_question *q, error_text *error) 
 // ---- predictions for a run that is laid out ----
 
 // Seconds of a step. attended: as in planner_query. Layers have one kind, or one and then another, as the planner's (run_choose_recompute).
-static inline double plan_predict_seconds(const model *m, const cluster *machines, int64_t S, int64_t attended) {
+static inline double plan_predict_seconds(const model *m, const cluster *machines, int64_t attended) {
     const model_setup *setup = &m->setup;
     const grid_shape *s = &m->g->shape; // its windows lie as --gpus-per-node says, whatever the cluster's nodes are
-    planner_query q = planner_query_make(&m->c, machines, S, s->dp * setup->B * setup->grad_accum, m->g->ranks);
+    planner_query q = planner_query_make(&m->c, machines, setup->shard.S, s->dp * setup->B * setup->grad_accum, m->g->ranks);
     planner_choice p = {.shape = *s, .cp_allgather = setup->cp_allgather, .zp = setup->zp, .zg = setup->zg, .zo = setup->zo,
                         .recompute = setup->kinds[0], .offload = (double)setup->offload_layers / m->c.L,
                         .offload_states = setup->offload_states};

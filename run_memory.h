@@ -129,27 +129,27 @@ static inline bool run_check_memory(const options *o, const model_config *c, con
 // --recompute auto: gives each layer the fastest kind that fits. First as many layers as fit become selective, then `none` if all did,
 // because the attention that selective saves takes more time per byte than the rest. Nothing goes to the host unasked: whether its copies
 // are hidden depends on the machines, which the planner knows (--hp auto). The layers that keep more are the last ones: what they keep
-// lives shortest. Sets kinds (which setup points to), all full before, which fits.
-static inline void run_choose_recompute(const model_config *c, const grid *g, model_setup *setup, recompute_kind *kinds, memory_room room) {
+// lives shortest. Sets setup->kinds, all full before, which fits.
+static inline void run_choose_recompute(const model_config *c, const grid *g, model_setup *setup, memory_room room) {
     arena device, host;
     int L = c->L;
     for (int kind = RECOMPUTE_SELECTIVE; kind >= RECOMPUTE_NONE; kind--) {
         int fits = 0, fails = L + 1; // binary search: layers of this kind, counted from the last layer
         while (fails - fits > 1) {
             int middle = (fits + fails) / 2;
-            for (int l = 0; l < L; l++) kinds[l] = l >= L - middle ? (recompute_kind)kind : (recompute_kind)(kind + 1);
+            for (int l = 0; l < L; l++) setup->kinds[l] = l >= L - middle ? (recompute_kind)kind : (recompute_kind)(kind + 1);
             if (run_in_room(c, g, setup, room, &device, &host)) fits = middle;
             else fails = middle;
         }
-        for (int l = 0; l < L; l++) kinds[l] = l >= L - fits ? (recompute_kind)kind : (recompute_kind)(kind + 1);
+        for (int l = 0; l < L; l++) setup->kinds[l] = l >= L - fits ? (recompute_kind)kind : (recompute_kind)(kind + 1);
         if (fits < L) return;
     }
 }
-// Decides what each layer keeps: sets kinds (which setup points to). False with a message when the run does not fit into `room`.
-static inline bool run_fit(const options *o, const model_config *c, const grid *g, model_setup *setup, recompute_kind *kinds,
-                           memory_room room, error_text *error) {
+// Decides what each layer keeps: sets setup->kinds. False with a message when the run does not fit into `room`.
+static inline bool run_fit(const options *o, const model_config *c, const grid *g, model_setup *setup, memory_room room,
+                           error_text *error) {
     if (!run_check_memory(o, c, g, setup, room, error)) return false;
-    if (o->recompute == RECOMPUTE_AUTO && !setup->forward_only) run_choose_recompute(c, g, setup, kinds, room);
+    if (o->recompute == RECOMPUTE_AUTO && !setup->forward_only) run_choose_recompute(c, g, setup, room);
     return true;
 }
 
@@ -226,7 +226,7 @@ static inline bool dry_run(const options *o, const model_config *c, const cluste
     grid g;
     model_setup setup = run_at_length(&q, o->seq_len, &g, kinds);
     memory_room room = run_room(&q);
-    bool fits = run_fit(o, c, &g, &setup, kinds, room, error);
+    bool fits = run_fit(o, c, &g, &setup, room, error);
     if (room.device == INFINITY && o->recompute == RECOMPUTE_AUTO && !setup.forward_only)
         printf("neither --memory-budget nor --cluster given: --recompute auto keeps all activations of every layer\n");
     model_count(&device, &host, c, &g, &setup);

@@ -228,20 +228,19 @@ static void open_data(trainer *t, const model_config *c, error_text *error) {
     stop_on_error(error);
 }
 
-// Decides what each layer keeps, and checks that the run fits. Collective.
+// Decides what each layer keeps, and checks that the run fits. The caller frees setup.kinds. Collective.
 static model_setup choose_recompute(trainer *t, const model_config *c, error_text *error) {
     const options *o = t->o;
-    t->kinds = HOST_NEW(recompute_kind, c->L);
     sequence_shard shard = run_shard(o, c, o->seq_len, t->g.place.h, t->g.place.c, NULL);
-    model_setup setup = run_make(o, c, shard, t->kinds);
+    model_setup setup = run_make(o, c, shard, HOST_NEW(recompute_kind, c->L));
     memory_room room = {o->memory_budget > 0 ? (double)o->memory_budget : (double)device_memory_total(),
                         device_is_host() ? INFINITY : run_host_memory(o)};
-    run_fit(o, c, &t->g, &setup, t->kinds, room, error);
+    run_fit(o, c, &t->g, &setup, room, error);
     stop_on_error(error);
     double *most = HOST_NEW(double, c->L); // recompute communicates, so all ranks take what the one with the least memory does
-    for (int l = 0; l < c->L; l++) most[l] = t->kinds[l];
+    for (int l = 0; l < c->L; l++) most[l] = setup.kinds[l];
     comm_max_double(comm_world(), most, c->L);
-    for (int l = 0; l < c->L; l++) t->kinds[l] = (recompute_kind)most[l];
+    for (int l = 0; l < c->L; l++) setup.kinds[l] = (recompute_kind)most[l];
     free(most);
     return setup;
 }
@@ -461,12 +460,12 @@ static void export_model(trainer *t, error_text *error) {
 static void free_all(trainer *t) {
     if (t->o->out != NULL) state_store_close(&t->states);
     model_release(&t->m, &t->device, &t->host);
+    free(t->m.setup.kinds);
     grid_free(&t->g);
     data_sources_close(&t->train);
     data_sources_close(&t->val);
     sample_close(&t->sample);
     hf_source_free(&t->source);
-    free(t->kinds);
     device_stop();
 }
 

@@ -20,7 +20,6 @@ typedef struct {
     hf_source source;   // of states and exports: what they take from it
     grid g;
     model m;
-    recompute_kind *kinds; // (L), m.setup.kinds
     arena device, host;
     data_sources train, val; // count 0: not given
     sample_job sample;       // --sample-every
@@ -507,7 +506,7 @@ static inline double median_of_first(double *seconds, int64_t n) {
 // long as a step without boundaries takes. The limit is twice what is predicted for that. Before the first step or evaluation. Collective.
 static inline void allow_longer_waits(const trainer *t) {
     if (!t->m.setup.packed || t->g.shape.dp == 1) return;
-    double before = comm_wait_at_least(0), seconds = ceil(2 * plan_predict_seconds(&t->m, &t->machines, t->o->seq_len, t->o->seq_len));
+    double before = comm_wait_at_least(0), seconds = ceil(2 * plan_predict_seconds(&t->m, &t->machines, t->o->seq_len));
     comm_broadcast(t->g.all, &seconds, sizeof seconds, 0); // machines may round differently
     if (comm_wait_at_least(seconds) > before && t->g.rank == 0)
         fprintf(stderr, "note: a transfer may wait %.0f s before the job ends, as a dp rank with long documents may take so much longer "
@@ -517,7 +516,7 @@ static inline void allow_longer_waits(const trainer *t) {
 static inline void start_measuring(trainer *t) {
     t->first_step = t->done.step;
     t->started = device_seconds();
-    t->predicted_seconds = plan_predict_seconds(&t->m, &t->machines, t->o->seq_len, t->attended);
+    t->predicted_seconds = plan_predict_seconds(&t->m, &t->machines, t->attended);
     t->predicted_sent = plan_predict_sent(&t->m);
     document_mark mark = options_document(t->o);
     if (t->m.setup.packed && t->attended == t->o->seq_len && t->g.rank == 0)
@@ -544,7 +543,7 @@ static inline step_report step_report_make(const trainer *t, step_result result,
     r.labels = result.valid;
     r.tgs = (double)r.tokens / seconds / t->g.ranks;
     r.mfu = known ? r.tgs * flops_model_per_token(c, t->attended) / t->peak_flops : -1;
-    r.hfu = known ? r.tgs * flops_hardware_per_token(c, t->attended, t->kinds, t->m.keep_gate_up) / t->peak_flops : -1;
+    r.hfu = known ? r.tgs * flops_hardware_per_token(c, t->attended, t->m.setup.kinds, t->m.keep_gate_up) / t->peak_flops : -1;
     r.memory = t->device.peak;
     r.memory_used = memory_used(t);
     r.predicted_seconds = t->predicted_seconds;

@@ -4,8 +4,8 @@
 #include "../verify.h"
 #include "model_fixture.h"
 
-static const recompute_kind kinds[6] = {RECOMPUTE_NONE, RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_SELECTIVE,
-                                        RECOMPUTE_FULL, RECOMPUTE_FULL};
+static recompute_kind kinds[6] = {RECOMPUTE_NONE, RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_SELECTIVE,
+                                  RECOMPUTE_FULL, RECOMPUTE_FULL};
 
 static model_setup run_of(int zp, int zg, int zo) {
     model_setup setup = fixture_setup(3, 3);
