@@ -65,7 +65,7 @@ static inline void run_print_recompute(const model_config *c, const model_setup 
 }
 
 // Bytes that a rank's memory budget must hold: the device's; on CPUs, where host and device are one memory, both.
-static inline double slice_bytes(const arena *device, const arena *host) {
+static inline double run_bytes(const arena *device, const arena *host) {
     return (double)(device->peak + (arena_is_cpu(device) ? host->peak : 0));
 }
 
@@ -78,7 +78,7 @@ typedef struct {
 static inline bool run_in_room(const model_config *c, const grid *g, const model_setup *setup, memory_room room, arena *device,
                                arena *host) {
     model_count(device, host, c, g, setup);
-    return slice_bytes(device, host) <= room.device && (double)host->peak <= room.host;
+    return run_bytes(device, host) <= room.device && (double)host->peak <= room.host;
 }
 
 static inline void run_add_way(char *ways, size_t size, bool helps, const char *way) {
@@ -91,7 +91,7 @@ static inline bool run_check_memory(const options *o, const model_config *c, con
     arena device, host;
     int L = c->L;
     if (run_in_room(c, g, setup, room, &device, &host)) return true;
-    double bytes = slice_bytes(&device, &host);
+    double bytes = run_bytes(&device, &host);
     bool cpu = arena_is_cpu(&device), trains = !setup->forward_only;
     char keep_less[128] = "", ways[512] = "";
     run_add_way(keep_less, sizeof keep_less, trains && o->recompute == RECOMPUTE_NONE, "--recompute selective, full or auto, ");
