@@ -118,14 +118,12 @@ __global__ void rmsnorm_dweight_kernel(float *dweight, const float *partial, int
     dweight[d] = sum;
 }
 
-static int norm_blocks(int64_t T) { return (int)ceil_div(T, ceil_div(T, NORM_PARTS_GPU)); } // none is empty
-
 size_t op_rmsnorm_backward_scratch(int64_t T, int64_t D) { return sizeof(float) * (size_t)(min_i64(T, NORM_PARTS_GPU) * D); }
 void op_rmsnorm_backward(floatX *dx, float *dweight, const floatX *dy, const floatX *x, const floatX *weight, const float *rstd, int64_t T,
                          int64_t D, bool add, void *scratch) {
     if (T == 0) return;
     int64_t rows = ceil_div(T, NORM_PARTS_GPU);
-    int blocks = norm_blocks(T);
+    int blocks = (int)ceil_div(T, rows); // none is empty
     float *partial = (float *)scratch;
     size_t shared = sizeof(float) * (size_t)(32 + D);
     if (packs(D, dx, dy, x, weight))
