@@ -203,17 +203,15 @@ static void forward_softmax(const forward_tiles *t, attention_block b, int64_t q
 
 // out (HS) = row_factor * row and *lse = row_lse; with `merge`, merged into what earlier blocks left there.
 static void write_row(float *out, float *lse, const float *row, float row_factor, float row_lse, int HS, bool merge) {
-    float kept = 0, added = row_factor;
     if (merge && row_lse == -INFINITY) return;
     if (merge && *lse != -INFINITY) {
         float max = *lse > row_lse ? *lse : row_lse;
         double a = exp((double)(*lse - max)), b = exp((double)(row_lse - max));
-        kept = (float)(a / (a + b));
-        added = (float)(b / (a + b) * row_factor);
+        float kept = (float)(a / (a + b)), added = (float)(b / (a + b) * row_factor);
         row_lse = (float)(max + log(a + b));
         for (int d = 0; d < HS; d++) out[d] = kept * out[d] + added * row[d];
     } else {
-        for (int d = 0; d < HS; d++) out[d] = added * row[d];
+        for (int d = 0; d < HS; d++) out[d] = row_factor * row[d];
     }
     *lse = row_lse;
 }
