@@ -95,7 +95,7 @@ static bool check_options(options *o, const model_config *c, error_text *error) 
 // Starts this rank's device. Collective.
 static void start_device(const options *o, error_text *error) {
     if (o->deterministic) comm_use_deterministic(error);
-    device_start(comm_local_rank(), comm_local_ranks(), (int)o->threads, error);
+    device_start((int)o->threads, error);
     stop_on_error(error);
 }
 

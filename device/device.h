@@ -48,11 +48,10 @@ static inline int64_t device_long_document(int cp, int Hq, bool gpu) { return (i
 extern "C" {
 #endif
 
-// Picks and starts the device of this rank. `local_rank` of `local_ranks` ranks share the machine; `threads` = CPU threads of this
-// rank, 0 = share the cores among the local ranks. Every rank calls it once, after comm_init, before any operation. Returns false
-// with a message when there is no usable device; on a GPU also for more than one thread, and when several ranks share a GPU
-// unasked (TRAIN_LLAMA_SHARE_GPU=1).
-bool device_start(int local_rank, int local_ranks, int threads, error_text *error);
+// Picks and starts the device of this rank. `threads` = CPU threads of this rank, 0 = share the cores among the machine's ranks. Every
+// rank calls it once, after comm_init, before any operation. Returns false with a message when there is no usable device; on a GPU also
+// for more than one thread, and when several ranks share a GPU unasked (TRAIN_LLAMA_SHARE_GPU=1).
+bool device_start(int threads, error_text *error);
 void device_stop(void);
 // From now on an operation on the same inputs gives the same bits, on GPUs of one model with the same libraries. Call before the first
 // operation and before scratch is sized. A CPU is always deterministic.

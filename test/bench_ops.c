@@ -134,7 +134,7 @@ static void bench_copy(void) {
 
 int main(int argc, char **argv) {
     error_text error = {"", 0};
-    if (!device_start(0, 1, argc > 1 ? (int)strtol(argv[1], NULL, 10) : 0, &error)) {
+    if (!device_start(argc > 1 ? (int)strtol(argv[1], NULL, 10) : 0, &error)) {
         fprintf(stderr, "error: %s\n", error.text);
         return EXIT_USER_ERROR;
     }

@@ -136,7 +136,7 @@ static void compare(const record *here, const record *there, bool packed) {
 
 int main(int argc, char **argv) {
     error_text error = {"", 0};
-    if (!comm_init(&argc, &argv, &error) || !device_start(comm_local_rank(), comm_local_ranks(), 1, &error)) {
+    if (!comm_init(&argc, &argv, &error) || !device_start(1, &error)) {
         fprintf(stderr, "error: %s\n", error.text);
         return EXIT_USER_ERROR;
     }

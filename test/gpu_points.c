@@ -532,7 +532,7 @@ int main(int argc, char **argv) {
             return EXIT_USER_ERROR;
         }
     }
-    if (!device_start(0, 1, 1, &error)) {
+    if (!device_start(1, &error)) {
         fprintf(stderr, "error: %s\n", error.text);
         return EXIT_USER_ERROR;
     }

@@ -48,7 +48,7 @@ static inline void test_fail_print(const char *file, int line, const char *forma
 // of ranks is not that of the test's first line (TEST_RANKS, which the Makefile reads there).
 static inline comm *test_start(int *argc, char ***argv) {
     error_text error = {"", 0};
-    if (!comm_init(argc, argv, &error) || !device_start(comm_local_rank(), comm_local_ranks(), 1, &error)) {
+    if (!comm_init(argc, argv, &error) || !device_start(1, &error)) {
         fprintf(stderr, "error: %s\n", error.text);
         exit(EXIT_USER_ERROR);
     }

@@ -468,7 +468,7 @@ int main(int argc, char **argv) {
         return EXIT_USER_ERROR;
     }
 #ifdef DEVICE_BF16 // over fake_cuda.c, whose device memory is the host's
-    if (!device_start(comm_local_rank(), comm_local_ranks(), 1, &error)) return EXIT_USER_ERROR;
+    if (!device_start(1, &error)) return EXIT_USER_ERROR;
 #endif
     if (argc > 1) return end_as(argv[1]);
     comm *world = comm_world();

@@ -1364,7 +1364,7 @@ static void test_addresses(void) {
 int main(int argc, char **argv) {
     error_text error = {"", 0};
     setenv("TRAIN_LLAMA_TEST_MANAGED", "1", 1);
-    if (!comm_init(&argc, &argv, &error) || !device_start(0, 1, 1, &error)) {
+    if (!comm_init(&argc, &argv, &error) || !device_start(1, &error)) {
         fprintf(stderr, "error: %s\n", error.text);
         return EXIT_USER_ERROR;
     }

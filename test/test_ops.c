@@ -1220,7 +1220,7 @@ int main(void) {
     attention_block b = {100, 100, 4, 2, 64, 256, 256, 128, 100, 1, false, {NULL, NULL, {0, 0}, 0}};
     size_t early = op_attention_scratch(b, true) + op_attention_scratch(b, false);
     error_text error = {"", 0};
-    CHECK(device_start(0, 1, 3, &error), "%s", error.text);
+    CHECK(device_start(3, &error), "%s", error.text);
     CHECK(omp_get_max_threads() == 3, "asked for 3 threads, have %d", omp_get_max_threads());
     CHECK(op_attention_scratch(b, true) + op_attention_scratch(b, false) == early, "attention scratch depends on device_start");
     test_device();

@@ -46,8 +46,7 @@ static void cpu_model(char *model, size_t size) {
     fclose(f);
 }
 
-bool device_start(int local_rank, int local_ranks, int threads, error_text *error) {
-    (void)local_rank;
+bool device_start(int threads, error_text *error) {
     (void)error;
     // With one or two ranks mpirun binds each to a single core. Count the cores that the job may use in all, and return to the given
     // binding if it is wide enough for the threads of this rank. A binding that is not mpirun's stays.
@@ -56,7 +55,7 @@ bool device_start(int local_rank, int local_ranks, int threads, error_text *erro
     memset(&all, 0xff, sizeof all);
     if (known) sched_setaffinity(0, sizeof all, &all);
     cores_here = allowed_cores();
-    if (threads == 0) threads = (int)max_i64(1, cores_here / local_ranks);
+    if (threads == 0) threads = (int)max_i64(1, cores_here / comm_local_ranks());
     if (known && CPU_COUNT(&given) >= threads) sched_setaffinity(0, sizeof given, &given);
 
     openblas_set_num_threads(threads); // builds of it without OpenMP have their own threads

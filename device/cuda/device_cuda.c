@@ -21,7 +21,7 @@ enum { STAGED = 16, STAGED_BYTES = 1 << 20 };
 
 static struct {
     bool started, deterministic;
-    int index, ranks_sharing, local_ranks;
+    int index, ranks_sharing;
     struct cudaDeviceProp properties;
     char name[400];
     cudaStream_t compute; // of the operations issued now: while they are issued aside, the other one
@@ -99,14 +99,13 @@ static void leave_far_cores(void) {
     if (CPU_COUNT(&given) == 0 && CPU_COUNT(&near) > 0) sched_setaffinity(0, sizeof near, &near);
 }
 
-bool device_start(int local_rank, int local_ranks, int threads, error_text *error) {
+bool device_start(int threads, error_text *error) {
     leave_single_core();
-    gpu.local_ranks = local_ranks;
     if (threads > 1) return error_set(error, "--threads %d: a rank on a GPU computes with one host thread; the legal value is 1", threads);
     int count = 0;
     cudaError_t counted = cudaGetDeviceCount(&count), status = counted;
     if (counted == cudaSuccess && count > 0) {
-        gpu.index = local_rank % count;
+        gpu.index = comm_local_rank() % count;
         leave_far_cores();
         status = cudaSetDevice(gpu.index);
         if (status == cudaSuccess) status = cudaGetDeviceProperties(&gpu.properties, gpu.index);
@@ -124,7 +123,7 @@ bool device_start(int local_rank, int local_ranks, int threads, error_text *erro
         return error_set(error,
                          "%d ranks share a GPU (the machine has %d ranks, this one sees %d GPUs); start one rank per GPU "
                          "(for a test of correctness, TRAIN_LLAMA_SHARE_GPU=1 lets ranks share a GPU)",
-                         gpu.ranks_sharing, local_ranks, count);
+                         gpu.ranks_sharing, comm_local_ranks(), count);
     if (gpu.properties.major < 8)
         return error_set(error, "GPU %d is a %s of compute capability %d.%d; bf16 needs 8.0 or more", gpu.index, gpu.properties.name,
                          gpu.properties.major, gpu.properties.minor);
@@ -352,7 +351,7 @@ static void touch(char *p, size_t bytes) {
     enum { THREADS = 16 };
     cpu_set_t cores;
     int64_t given = sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1; // perhaps its share already
-    int64_t count = min_i64(given, sysconf(_SC_NPROCESSORS_ONLN) / max_i64(1, gpu.local_ranks));
+    int64_t count = min_i64(given, sysconf(_SC_NPROCESSORS_ONLN) / comm_local_ranks());
     int64_t threads = max_i64(1, min_i64(count, THREADS)), started = 0;
     int64_t part = round_up(ceil_div((int64_t)bytes, threads), (int64_t)2 << 20);
     pthread_t thread[THREADS];

@@ -4,12 +4,11 @@
 #include <cblas.h>
 #include <unistd.h>
 
-bool device_start(int local_rank, int local_ranks, int threads, error_text *error) {
-    (void)local_rank;
+bool device_start(int threads, error_text *error) {
     (void)error;
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     // The kernels themselves run on one thread.
-    openblas_set_num_threads(threads > 0 ? threads : (int)max_i64(1, cores / max_i64(1, local_ranks)));
+    openblas_set_num_threads(threads > 0 ? threads : (int)max_i64(1, cores / comm_local_ranks()));
     return true;
 }
 void device_use_deterministic(void) { attention_use_deterministic(); }
