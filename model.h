@@ -55,7 +55,6 @@ typedef struct {
     checkpoint_store store;
     int64_t mlp_tile, loss_tile, norm_tile; // rows; qkv and its gradient take mlp_tile at a time, too; norm_tile: the larger of both
     bool keep_gate_up;
-    bool one_document;    // the caller's: every sequence is one document, whatever batch_documents says (needles, samples)
     const int64_t *documents; // (B, entries) of this micro-step, in batch_documents; NULL: every sequence is one document
     const sequence_segment *segments; // (B, most_segments + 1) of this micro-step, in batch_segments; NULL: every sequence is one segment
     double *frequencies, rope_factor; // (HS/2), of RoPE; of its cos and sin
@@ -557,16 +556,17 @@ static inline void model_backward(model *m) {
 // ---- one step's worth ----
 
 // Copies what the caller has read for micro-step `micro` (batch_*) from the host to the device: tokens, with `labels` these, and where
-// documents begin. With several segments, a row's position depends on them: also makes the RoPE tables.
-static inline void model_take_batch(model *m, int64_t micro, bool labels) {
+// documents begin; without `documents` every sequence is one. With several segments, a row's position depends on them: also makes the
+// RoPE tables.
+static inline void model_take_batch(model *m, int64_t micro, bool labels, bool documents) {
     size_t bytes = sizeof(int32_t) * (size_t)m->rows;
     device_from_host(m->tokens, m->batch_tokens + micro * m->rows, bytes);
     if (labels) device_from_host(m->labels, m->batch_labels + micro * m->rows, bytes);
     int64_t n = m->setup.B * m->entries;
-    m->documents = m->setup.packed && !m->one_document ? m->batch_documents + micro * n : NULL;
+    m->documents = m->setup.packed && documents ? m->batch_documents + micro * n : NULL;
     if (m->documents != NULL) device_from_host(m->first, m->documents, sizeof(int64_t) * (size_t)n);
     if (m->batch_segments == NULL) return;
-    m->segments = !m->one_document ? model_batch_segments(m, micro * m->setup.B) : NULL;
+    m->segments = documents ? model_batch_segments(m, micro * m->setup.B) : NULL;
     for (int64_t b = 0; b < m->setup.B; b++) {
         sequence_shard shard = m->setup.shard;
         shard.segments = model_segments(m, b);
@@ -592,7 +592,7 @@ static inline step_result model_step(model *m, adamw_args args, double clip) {
     float scale = r.valid > 0 ? (float)(1.0 / (double)r.valid) : 0; // of every micro-step's gradient
     progress_note note = progress_start("step");
     for (int64_t micro = 0; micro < accum; micro++) {
-        model_take_batch(m, micro, true);
+        model_take_batch(m, micro, true, true);
         model_forward(m, true);
         zero_begin_backward(&m->zero, micro == 0, micro == accum - 1);
         model_loss(m, m->losses + micro * m->rows, scale, true);
@@ -614,10 +614,10 @@ static inline step_result model_step(model *m, adamw_args args, double clip) {
     return r;
 }
 
-// A forward pass alone, of the batch's micro-step 0. losses: of this rank's tokens into m->losses. Logits of single rows:
-// evaluation_logits. Collective.
-static inline void model_evaluate(model *m, bool losses) {
-    model_take_batch(m, 0, losses);
+// A forward pass alone, of the batch's micro-step 0. losses: of this rank's tokens into m->losses. documents: as for model_take_batch.
+// Logits of single rows: evaluation_logits. Collective.
+static inline void model_evaluate(model *m, bool losses, bool documents) {
+    model_take_batch(m, 0, losses, documents);
     model_forward(m, false);
     if (losses) model_loss(m, m->losses, 0, false);
     else zero_params(&m->zero, m->c.L + 1); // for evaluation_logits

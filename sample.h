@@ -169,12 +169,11 @@ static inline void sample_draw(sample_job *job, int64_t n, model *m, double temp
     const sequence_shard *shard = &m->setup.shard;
     int64_t V = m->c.V, next = 0;
     float *logits = HOST_NEW(float, V);
-    m->one_document = true;
     for (int64_t i = 0; i < m->rows; i++) { // every sequence of the batch is the same
         int64_t position = sequence_shard_position(shard, i % shard->T);
         m->batch_tokens[i] = position < n ? job->tokens[position] : 0;
     }
-    model_evaluate(m, false);
+    model_evaluate(m, false, false);
     for (int64_t t = 0; t < shard->T && m->g->place.d == 0; t++) { // one rank of dp index 0 has the row
         if (sequence_shard_position(shard, t) != n - 1) continue;
         evaluation_logits(m, t, logits);
@@ -182,7 +181,6 @@ static inline void sample_draw(sample_job *job, int64_t n, model *m, double temp
     }
     comm_sum_int64(m->g->all, &next, 1);
     job->tokens[n] = (int32_t)next;
-    m->one_document = false;
     free(logits);
 }
 

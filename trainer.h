@@ -253,10 +253,11 @@ static inline void note_tokens(const trainer *t) {
 
 // ---- evaluation and samples ----
 
-// Evaluates the batch that was read, or ends the run where `error` says why it was not. losses (rows), on the host. Collective.
-static inline void evaluate_batch(trainer *t, float *losses, error_text *error) {
+// Evaluates the batch that was read, or ends the run where `error` says why it was not. documents: as for model_evaluate. losses (rows), on
+// the host. Collective.
+static inline void evaluate_batch(trainer *t, bool documents, float *losses, error_text *error) {
     stop_training_on_error(t, error);
-    model_evaluate(&t->m, true);
+    model_evaluate(&t->m, true, documents);
     device_to_host(losses, t->m.losses, sizeof(float) * (size_t)t->m.rows);
 }
 // How many samples of a validation set an evaluation takes.
@@ -275,7 +276,7 @@ static inline void evaluate_set(trainer *t, dataloader *data, loss_by_position *
             if (n >= samples) read_nothing(t, b);
             else if (!read_sample(t, data, dataloader_sample_at(data, n), 0, b, error)) break;
         }
-        evaluate_batch(t, losses, error);
+        evaluate_batch(t, true, losses, error);
         for (int64_t b = 0; b < B; b++) {
             const int64_t *documents = t->m.setup.packed ? documents_of(t, b) + t->m.setup.shard.h * T : NULL;
             sequence_shard shard = t->m.setup.shard;
@@ -293,7 +294,6 @@ static inline void evaluate_needles(trainer *t, dataloader *data, needle_scores 
     int64_t dp = t->g.shape.dp, B = t->m.setup.B, T = t->m.T, needles = t->o->eval_needles * NEEDLE_DEPTHS;
     float *logits = HOST_NEW(float, t->m.c.V);
     progress_note note = progress_start("needles");
-    t->m.one_document = true; // a haystack is
     for (int64_t first = 0; first < needles && !save_and_ask_stop(t); first += dp * B) {
         int64_t own = first + t->g.place.d * B;
         for (int64_t b = 0, n = own; b < B; b++, n++) {
@@ -303,12 +303,11 @@ static inline void evaluate_needles(trainer *t, dataloader *data, needle_scores 
             else if (!dataloader_read(data, dataloader_sample_at(data, sample), &t->m.setup.shard, tokens, labels, error)) break;
             else needle_place(&t->m.setup.shard, t->m.c.V, (uint64_t)t->o->seed, n, (int)(n % NEEDLE_DEPTHS), tokens, labels);
         }
-        evaluate_batch(t, losses, error);
+        evaluate_batch(t, false, losses, error); // a haystack is one document
         for (int64_t b = 0; b < B; b++)
             needle_scores_add(scores, &t->m, (int)((own + b) % NEEDLE_DEPTHS), b * T, t->m.batch_labels + b * T, losses + b * T, logits);
         progress_show(&note, min_i64(needles, first + dp * B), needles);
     }
-    t->m.one_document = false;
     comm_sum_double(t->g.all, scores->right, NEEDLE_DEPTHS);
     comm_sum_double(t->g.all, scores->loss, NEEDLE_DEPTHS);
     comm_sum_double(t->g.all, scores->tokens, NEEDLE_DEPTHS);

@@ -23,7 +23,7 @@ static void test_buckets(void) {
 
 static float *evaluate(fixture *f) { // losses (rows) on the host, the caller frees
     float *losses = HOST_NEW(float, f->m.rows);
-    model_evaluate(&f->m, true);
+    model_evaluate(&f->m, true, true);
     device_to_host(losses, f->m.losses, sizeof(float) * (size_t)f->m.rows);
     return losses;
 }

@@ -93,7 +93,7 @@ static void check_golden(const char *name, const golden *g, int hp, int cp, int6
         f.labels[t] = position < g->T ? g->labels[position] : -100;
     }
 
-    model_evaluate(&f.m, true);
+    model_evaluate(&f.m, true, true);
     const floatX *w_out = g->tied ? f.m.zero.params[UNIT_EMBEDDING] : f.m.zero.params[head] + f.m.units[head].tensors[T_LM_HEAD].offset;
     int64_t n = f.m.rows * g->V, seen = 0;
     floatX *stored = (floatX *)device_alloc(sizeof(floatX) * (size_t)n);

@@ -19,7 +19,7 @@ static outcome run_once(const model_config *c, grid_shape shape, model_setup set
     int64_t before = op_attention_calls();
     for (int step = 1; step <= steps; step++) o.loss = model_step(&f.m, fixture_adamw(step), 1.0).loss;
     o.attention_calls = op_attention_calls() - before;
-    model_evaluate(&f.m, true);
+    model_evaluate(&f.m, true, true);
     for (int u = 0; u < c->L + 2; u++) {
         o.gradients[u] = fixture_gradient(&f, u);
         o.count[u] = f.m.units[u].count;
