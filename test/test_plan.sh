@@ -397,6 +397,21 @@ for said in (readme, plans):
     for text, n in zip(said, planned, strict=True): assert abs(size(text) / n - 1) < 0.01, (text, n)
 PY
 
+check 'the longest sequences in docs/comparison.md' python3 - "$binary" <<'PY'
+import re, subprocess, sys
+text = open("docs/comparison.md").read()
+command = re.search(r"^    \./train_llama (--dry-run .*?)\n\n", text, re.M | re.S)[1].replace("\\\n", " ").split()
+rows = re.findall(r"^\| train_llama \| (.*?) \|(.*?)\|(.*?)\|(.*?)\|$", text, re.M)
+assert [row[0] for row in rows] == ["nothing", "optimizer states", "optimizer states, gradients", "optimizer states, gradients, parameters"]
+for offloaded, row in enumerate(rows):
+    options = command[:len(command) - 3 + offloaded] # its last three are --offload-optimizer, -gradients, -parameters
+    for ranks, said in zip(("1", "8", "32"), row[1:]):
+        options[options.index("--ranks") + 1] = options[options.index("--cp") + 1] = ranks
+        out = subprocess.run([sys.argv[1], *options], capture_output=True, text=True).stdout
+        longest = int(re.search(r"options: (\d+) tokens", out)[1])
+        assert int(re.sub(r"\D", "", said) or 0) == longest, (row[0], ranks, said, longest)
+PY
+
 check 'docs/memory.md has the tables of today (else: dev/plan_tables.py)' env TRAIN_LLAMA="$binary" PYTHONPATH=dev python3 -c '
 import plan_tables, sys
 plan_tables.write = lambda path, text: sys.exit(open(path).read() != text)
