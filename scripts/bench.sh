@@ -13,7 +13,7 @@ cd "$(dirname "$0")/.."
 source scripts/mpi_env.sh
 runs=${RUNS:-3}
 threads=$(nproc)
-make --no-print-directory DEVICE=cpu all tools build/cpu/test/bench_ops
+make --no-print-directory DEVICE=cpu build/cpu/train_llama tools build/cpu/test/bench_ops
 dir=$(mktemp -d)
 memory=$(mktemp -d -p /dev/shm)
 trap 'rm -rf "$dir" "$memory"' EXIT

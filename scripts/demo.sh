@@ -9,7 +9,8 @@ set -euo pipefail
 case ${1:-} in --help | -h) sed -n '2,/^set -e/s/^#//p' "$0"; exit 0 ;; esac
 cd "$(dirname "$0")/.."
 scripts/setup.sh
-make --no-print-directory DEVICE=cpu all tools
+make --no-print-directory DEVICE=cpu build/cpu/train_llama tools
+[ -e train_llama ] || ln -sf build/cpu/train_llama train_llama # for the commands after this one; that of another build stays
 scripts/prepare_text.sh data/demo
 source scripts/mpi_env.sh
 mkdir -p demo

@@ -103,7 +103,7 @@ for source in test/test_*.c; do
     all+=("$name")
     grep -q '^// sanitize: no' "$source" || sanitized+=("$name")
 done
-build cpu DEVICE=cpu all tools "${all[@]/#/build/cpu/test/}"
+build cpu DEVICE=cpu build/cpu/train_llama tools "${all[@]/#/build/cpu/test/}"
 if [ ${#sanitized[@]} -gt 0 ]; then
     build sanitize DEVICE=cpu SANITIZE=1 build/cpu-sanitize/train_llama "${sanitized[@]/#/build/cpu-sanitize/test/}"
 fi

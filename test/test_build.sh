@@ -35,6 +35,9 @@ rm "$dir/build/found"
 check 'and the header of DEPS' ends_with 2 'error: cjson/cJSON.h not found' build DEPS="$dir/none $dir/deps" "$dir/build/train_llama"
 check 'as does setup.sh' env DEPS="$dir/none $dir/deps" bash -c 'scripts/setup.sh --check | grep "missing: cJSON"'
 
+# ./train_llama is what the user has built last, for GPUs perhaps; `make all` sets it.
+check 'tests, demo and benchmark leave ./train_llama as it is' bash -c "! grep -nE 'DEVICE=cpu [a]ll( |$)' {scripts,test}/*.sh"
+
 for script in setup demo bench prepare_text gpu_check; do # and does nothing else
     check "scripts/$script.sh --help" \
         bash -c "timeout 5 scripts/$script.sh --help 2>'$dir/err' | grep -q 'scripts/$script.sh\|make $script' && [ ! -s '$dir/err' ]"

@@ -3,7 +3,9 @@
 # rank is killed during the training. Without the package tokenizers, characters become tokens directly, as the tokenizer made here would
 # have it; without transformers, the last block is not run. (F48, F50, F56)
 source "$(dirname "$0")/shell.sh"
-mkdir "$dir/text"
+mkdir "$dir/text" "$dir/checkout"
+ln -s "$PWD"/* "$dir/checkout" # the document's make sets ./train_llama: there, and not the user's
+rm -f "$dir/checkout/train_llama" && cd "$dir/checkout" || exit 1
 cp -r test/golden/folder_f32 "$dir/model" # 96 tokens: characters below 96
 for part in train val; do
     seq 1 2000 | awk -v part=$part '{print (part == "val" ? "LINE " : "THE LINE ") $1 % 97 " OF " $1 % 13}' >"$dir/text/$part.txt"
