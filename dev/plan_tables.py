@@ -94,6 +94,8 @@ Every row: 16 Mi tokens a step, bf16 with fp32 master weights, nodes with 8 GPUs
   all activations that are kept lie on the host.
 - TGS: tokens per second and GPU.
 - MFU: model FLOPs, causal attention counted half, recompute not counted.
+- Runner-up: its step takes this much longer than the first's. With a minus it is faster, but has more recompute or offload than its gain
+  is worth ([planner.md](planner.md)).
 
 What the tables say, in short:
 
