@@ -8,7 +8,11 @@
 # Takes about 15 minutes on 2 cores. RUNS=n repeats parts 2 and 3 n times (default 3), and part 4 six times as often.
 set -euo pipefail
 export LC_ALL=C # sort, awk and printf would expect the decimal comma of some languages
-case ${1:-} in --help | -h) sed -n '2,/^set -e/s/^#//p' "$0"; exit 0 ;; esac
+case ${1:-} in
+"") ;;
+--help | -h) sed -n '2,/^set -e/s/^#//p' "$0"; exit 0 ;;
+*) echo "error: unknown argument $1; RUNS=n and TORCH_PYTHON=... are given in the environment" >&2; exit 2 ;;
+esac
 cd "$(dirname "$0")/.."
 source scripts/mpi_env.sh
 runs=${RUNS:-3}

@@ -42,6 +42,7 @@ for script in setup demo bench prepare_text gpu_check; do # and does nothing els
     check "scripts/$script.sh --help" \
         bash -c "timeout 5 scripts/$script.sh --help 2>'$dir/err' | grep -q 'scripts/$script.sh\|make $script' && [ ! -s '$dir/err' ]"
 done
+check 'a benchmark of unknown options' ends_with 2 'error: unknown argument' timeout 5 scripts/bench.sh 2
 export CDPATH=.:/tmp # as in some users' shells: cd prints where it goes
 check 'the texts of clusters with a CDPATH' cmp <(dev/embed_clusters.sh) build/cluster_texts.h
 check 'and a data set' \
