@@ -8,6 +8,7 @@
 #   SLURM=1 dev/two_machines.sh none sbatch --wait --time=10 scripts/run_...
 # Needs root (network namespaces), iproute2 and, for Slurm, the Debian packages slurm-wlm and munge. Leaves nothing behind.
 set -eu
+unset CDPATH # with it, cd may go elsewhere
 cd "$(dirname "$0")/.."
 [ $# -ge 2 ] || { sed -n '2,/^set -eu/{/^set -eu/d;s/^# \{0,1\}//;p}' dev/two_machines.sh; exit 2; }
 source scripts/mpi_env.sh

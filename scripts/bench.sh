@@ -13,6 +13,7 @@ case ${1:-} in
 --help | -h) sed -n '2,/^set -e/s/^#//p' "$0"; exit 0 ;;
 *) echo "error: unknown argument $1; RUNS=n and TORCH_PYTHON=... are given in the environment" >&2; exit 2 ;;
 esac
+unset CDPATH # with it, cd may go elsewhere
 cd "$(dirname "$0")/.."
 source scripts/mpi_env.sh
 runs=${RUNS:-3}

@@ -7,6 +7,7 @@
 #   hardware  2 CPU cores, 1 GB; 2 minutes
 set -euo pipefail
 case ${1:-} in --help | -h) sed -n '2,/^set -e/s/^#//p' "$0"; exit 0 ;; esac
+unset CDPATH # with it, cd may go elsewhere
 cd "$(dirname "$0")/.."
 scripts/setup.sh
 make --no-print-directory DEVICE=cpu build/cpu/train_llama tools

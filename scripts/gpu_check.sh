@@ -32,6 +32,7 @@
 set -u
 export LC_ALL=C # sort and awk would expect the decimal comma of some languages
 from=$PWD
+unset CDPATH # with it, cd may go elsewhere
 cd "$(dirname "$0")/.." || exit 2
 pack=$PWD/gpu_check_pack
 report=gpu_check_report.txt mode=check preflight=0 only=() rest= pack_toolkit=0

@@ -31,6 +31,7 @@
 #SBATCH --signal=USR1@1620
 set -euo pipefail
 case ${1:-} in --help | -h) sed -n '2,/^# Made by/s/^#//p' "$0"; exit 0 ;; esac
+unset CDPATH # with it, cd may go elsewhere
 cd "${SLURM_SUBMIT_DIR:-$(dirname "$0")/..}"
 if [ -n "${SLURM_JOB_ID:-}" ]; then launcher='srun --mpi=pmix'; else launcher="mpirun -np $((8 * ${NODES:-4}))"; fi
 show() { printf '%q ' $launcher "$@" && echo; }

@@ -6,6 +6,7 @@
 #   test/run.sh [NAME ...]     only the tests whose name contains one of these
 # Ends with "N passed, N failed" (, N skipped). These count programs, scripts and builds; each test prints its own number of checks.
 set -u
+unset CDPATH # with it, cd may go elsewhere
 cd "$(dirname "$0")/.."
 for name in "$@"; do
     # test_emulated.sh and test_cuda.sh run the others.

@@ -1,6 +1,7 @@
 # Every shell test sources this first: `source "$(dirname "$0")/shell.sh"`. It then runs in the repository's root, has a folder $dir that is
 # removed when it ends, counts checks, and closes with `closing_line`, whose status is the test's.
 set -u
+unset CDPATH # with it, cd may go elsewhere
 cd "$(dirname "$0")/.." || exit 1
 source scripts/mpi_env.sh
 # A job that fails ends at once: by default mpirun (Open MPI 4, 5) gives each of its ranks a second to exit.

@@ -43,7 +43,10 @@ for script in setup demo bench prepare_text gpu_check; do # and does nothing els
         bash -c "timeout 5 scripts/$script.sh --help 2>'$dir/err' | grep -q 'scripts/$script.sh\|make $script' && [ ! -s '$dir/err' ]"
 done
 check 'a benchmark of unknown options' ends_with 2 'error: unknown argument' timeout 5 scripts/bench.sh 2
-export CDPATH=.:/tmp # as in some users' shells: cd prints where it goes
+mkdir -p "$dir/elsewhere/scripts"
+export CDPATH=$dir/elsewhere # as in some users' shells: cd goes there first
+check 'a long run with a CDPATH' ends_with 0 "^$PWD$" env LAUNCH=pwd MODEL=a DATA=b scripts/run_llama3_8b_128k.sh
+export CDPATH=.:/tmp # and prints where it goes
 check 'the texts of clusters with a CDPATH' cmp <(dev/embed_clusters.sh) build/cluster_texts.h
 check 'and a data set' \
     bash -c 'root=$PWD && cd "$1" && "$root/scripts/prepare_text.sh" data/set "$root/README.md" && test -s data/set/val.bin' - "$dir"
