@@ -450,6 +450,22 @@ static choice_quality table_choice(int table) {
     return c;
 }
 
+// Whether docs/planner.md says so; a line's end counts as a blank, several blanks as one.
+static bool documented(const char *text) {
+    static char document[1 << 17];
+    FILE *f = document[0] == '\0' ? fopen("docs/planner.md", "r") : NULL;
+    int before = ' ';
+    for (size_t n = 0; f != NULL && n < sizeof document - 1;) {
+        int c = fgetc(f);
+        if (c == EOF) break;
+        if (c == '\n') c = ' ';
+        if (c != ' ' || before != ' ') document[n++] = (char)c;
+        before = c;
+    }
+    if (f != NULL) fclose(f);
+    return strstr(document, text) != NULL;
+}
+
 static void check_tables(const char *cluster_name, bool fitted) {
     cluster c = load(cluster_name);
     for (int i = 0; i < tables.count; i++)
@@ -468,6 +484,14 @@ static void check_tables(const char *cluster_name, bool fitted) {
                100 * q[table].regret_mean, 100 * q[table].regret_max, q[table].in_order, q[table].pairs,
                100.0 * q[table].in_order / q[table].pairs);
     }
+    char said[100];
+    if (fitted)
+        snprintf(said, sizeof said, "%.1f %% in table 4, %.1f %% in table 5, %.1f %% in table 6 and %.1f %% in table 2", 100 * a[4].mape,
+                 100 * a[5].mape, 100 * a[6].mape, 100 * a[2].mape);
+    else
+        snprintf(said, sizeof said, "the errors are %.1f to %.1f %%", 100 * fmin(fmin(a[2].mape, a[4].mape), fmin(a[5].mape, a[6].mape)),
+                 100 * fmax(fmax(a[2].mape, a[4].mape), fmax(a[5].mape, a[6].mape)));
+    CHECK(documented(said), "docs/planner.md does not say \"%s\"", said);
     if (!fitted) {
         CHECK(a[6].n == 176 && a[6].mape <= 0.04, "%s table 6: MAPE %g over %d", cluster_name, a[6].mape, a[6].n);
         CHECK(q[6].columns == 16 && q[6].regret_mean <= 0.005 && q[6].regret_max <= 0.03,
@@ -533,7 +557,7 @@ static void print_long_ring(const char *what, const planner_attention *a) {
 }
 static void check_our_schedule(void) {
     const char *const clusters[] = {"a100-4nic-datasheet", "a100-4nic"};
-    double late[2];
+    double late[2], ms[5][2]; // rows and columns of the table in docs/planner.md
     for (int i = 0; i < 2; i++) {
         cluster c = load(clusters[i]);
         planner_attention theirs = long_ring(&c, SCHEDULE_LOONGTRAIN, 2), ours = long_ring(&c, SCHEDULE_LATE_DKV, 2);
@@ -554,6 +578,9 @@ static void check_our_schedule(void) {
         CHECK(paper_attention_seconds(&wide) >= paper_attention_seconds(&ours) + 0.010, "half of the bytes save %g s",
               paper_attention_seconds(&wide) - paper_attention_seconds(&ours));
         late[i] = paper_attention_seconds(&ours);
+        const planner_attention *const rows[] = {&theirs, &waits, &ours, &wide};
+        for (int k = 0; k < 4; k++) ms[k][i] = 1e3 * paper_attention_seconds(rows[k]);
+        ms[4][i] = 1e3 * (ours.forward.compute + ours.backward.compute + ours.launch);
         printf("    outer transfers behind whole windows save %.1f ms, of them KV (forward) %.1f, KV and dKV (backward) %.1f; "
                "inner rings cost %+.1f\n",
                1e3 * (theirs.forward.outer + theirs.backward.outer - ours.forward.outer - ours.backward.outer),
@@ -565,6 +592,14 @@ static void check_our_schedule(void) {
               theirs.backward.outer);
         CHECK(paper_attention_seconds(&theirs) - paper_attention_seconds(&ours) >= 0.035, "our schedule saves %g s",
               paper_attention_seconds(&theirs) - paper_attention_seconds(&ours));
+    }
+    const char *const names[] = {
+        "LoongTrain's schedule, bf16 dKV", "ours, but waiting for dKV after one ring step, as LoongTrain's code does",
+        "ours, `--dkv-wire bf16`", "ours, `--dkv-wire f32` (the default)", "without any exposed transfer"};
+    for (int k = 0; k < 5; k++) {
+        char said[160];
+        snprintf(said, sizeof said, "| %s | %.1f ms | %.1f ms |", names[k], ms[k][0], ms[k][1]);
+        CHECK(documented(said), "docs/planner.md does not say \"%s\"", said);
     }
     // With kernels and launches counted. The fitted constants are those of LoongTrain's kernels: 76.7 ms without communication.
     CHECK(late[0] <= 0.085, "our schedule, data sheet: %g s", late[0]);
