@@ -189,8 +189,8 @@ def dry_run(length, ranks, cluster):
     return rows, re.search(r"^planned for \w+: (.*): ", out, re.M)[1], int(re.search(r"options.*: (\d+) tokens", out)[1])
 
 
-MORE_FITS = (("", "parameters and gradients are on every rank; optimizer states are shared among all ranks"),
-             ("--zero-params full", "parameters and gradients are shared, too"),
+MORE_FITS = (("", "parameters and gradients are on every rank; optimizer states are shared among all ranks (ZeRO-1)"),
+             ("--zero-params full", "parameters and gradients are shared, too (ZeRO-3, FSDP)"),
              ("--offload-activations 1", "what layers keep for the backward pass lies on the host"),
              ("--offload-optimizer", "so do the optimizer states (12 bytes a parameter)"),
              ("--offload-gradients", "gradients, too (4)"),
