@@ -706,6 +706,13 @@ static inline bool options_state_name(const char *name) {
     return strcmp(name, "lock") == 0 || strncmp(name, "step-", 5) == 0 || strncmp(name, "unfinished-", 11) == 0 ||
            strncmp(name, "damaged-", 8) == 0;
 }
+// Whether a path lies in a state of the folder `out`, at any depth.
+static inline bool options_in_state(const char *path, const char *out) {
+    path_text above = path_parent(path);
+    if (strcmp(above.text, path) == 0) return false; // "/" or "."
+    return (options_state_name(path_last(above.text).text) && path_same(path_parent(above.text).text, out)) ||
+           options_in_state(above.text, out);
+}
 // Options that require or exclude others, or a build.
 static inline bool options_check_together(const options *o, error_text *error) {
     if (o->offload_gradients && !o->offload_optimizer)
@@ -758,6 +765,13 @@ static inline bool options_check_together(const options *o, error_text *error) {
     if (o->export_to != NULL && strlen(path_last(o->export_to).text) > NAME_MAX - strlen(".unfinished"))
         return error_set(error, "--export %s: its name is longer than %d bytes", printable(o->export_to).text,
                          NAME_MAX - (int)strlen(".unfinished"));
+    const char *const kept[] = {o->out, o->model}, *const of[] = {"--out", "--model"};
+    for (int i = 0; i < 2 && o->export_to != NULL; i++) {
+        path_text unfinished = path_unfinished(o->export_to);
+        if (kept[i] != NULL && (path_same(kept[i], unfinished.text) || path_within(kept[i], unfinished.text)))
+            return error_set(error, "%s %s: --export is written there until it is whole, and what lies there is removed before; "
+                                    "give --export another name", of[i], printable(kept[i]).text);
+    }
     const char *const outputs[] = {o->export_to, o->log, o->trace}, *const names[] = {"--export", "--log", "--trace"};
     for (int i = 0; i < 3; i++) {
         if (outputs[i] == NULL) continue;
@@ -765,6 +779,8 @@ static inline bool options_check_together(const options *o, error_text *error) {
         if (o->out != NULL && path_same(path_parent(outputs[i]).text, o->out) && options_state_name(path_last(outputs[i]).text))
             return error_set(error, "%s %s: in the folder of --out, names such as this are those of states; give another name",
                              names[i], text.text);
+        if (o->out != NULL && options_in_state(outputs[i], o->out))
+            return error_set(error, "%s %s: lies in a state of --out, which the run may remove; give another folder", names[i], text.text);
         if (i > 0 && o->export_to != NULL &&
             (path_same(outputs[i], o->export_to) || path_same(outputs[i], path_unfinished(o->export_to).text)))
             return error_set(error, "%s %s: --export will be there; give another name", names[i], text.text);

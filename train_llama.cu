@@ -158,9 +158,7 @@ static void check_output(const trainer *t, const char *option, const char *path,
     path_text folder = path_parent(path);
     struct stat entry;
     if (stat(path, &entry) == 0 && S_ISFIFO(entry.st_mode)) signal(SIGPIPE, SIG_IGN); // a reader that ends costs this output, not the run
-    if (t->o->out != NULL && strncmp(path_last(folder.text).text, "step-", 5) == 0 && path_same(path_parent(folder.text).text, t->o->out))
-        error_set(error, "%s %s: lies in a state of --out, which the run may remove; give another folder", option, printable(path).text);
-    else if (t->o->out == NULL || path_exists(t->o->out) || !path_same(folder.text, t->o->out)) file_writable(option, path, begins, error);
+    if (t->o->out == NULL || path_exists(t->o->out) || !path_same(folder.text, t->o->out)) file_writable(option, path, begins, error);
 }
 // Checks before the run that --log and --trace can be written, to files of their own. Collective.
 static void check_outputs(const trainer *t, error_text *error) {

@@ -136,6 +136,9 @@ refuse 'export and log of one name' 2 '--log .*/./one: --export will be there' \
     "${base[@]}" "${data[@]}" --export "$dir/one" --log "$dir/./one"
 refuse 'trace where the export begins' 2 '--trace .*/one.unfinished: --export will be there' \
     "${base[@]}" "${data[@]}" --export "$dir/one/" --trace "$dir/one.unfinished"
+cp -r test/golden/folder_f32 "$dir/source.unfinished"
+refuse 'model where the export begins' 2 '--model .*/source.unfinished/: --export is written there until it is whole' \
+    --model "$dir/source.unfinished/" --steps 0 --export "$dir/source"
 for name in lock step-00000001 unfinished-step-00000001 damaged-1; do
     refuse "log named $name in --out" 2 "--log .*/out/$name: in the folder of --out, names such as this are those of states" \
         "${base[@]}" "${data[@]}" --out "$dir/out" --log "$dir/out/$name"

@@ -489,7 +489,7 @@ check 'an evaluation and a sample that were due at the state' bash -c "
         --eval-every 2 --eval-steps 1 --sample-every 2 --sample-tokens 2 | grep -o '^eval  *[24]/4\|^sample  *[24]/4 | tokens' | xargs |
         grep -qx 'eval 2/4 sample 2/4 | tokens eval 4/4 sample 4/4 | tokens'"
 
-for option in --log --trace; do
+for option in --log --trace --export; do
     refuse "$option in a state" "^error: $option .*/step-00000012/file.*: lies in a state of --out" \
         --out "$dir/whole" --resume $option "$dir/whole/step-00000012/file"
 done
