@@ -166,13 +166,19 @@ static inline cJSON *hf_rope(const rope_scaling *r) {
         if (*rope_value(r, i) > 0) cJSON_AddNumberToObject(rope, rope_numbers[i].key, *rope_value(r, i));
     return rope;
 }
-// Changes a source's config.json as the options did: RoPE (in the older or newer form, as the file has it) and max_position_embeddings.
+// Changes a source's config.json as the options did: RoPE (in the older or newer form, as the file has it), max_position_embeddings, and
+// other names of that length, which transformers ignores, but not all that serve models: vLLM takes the least of them, SGLang the first.
 static inline void hf_change_config(cJSON *json, const model_config *c, error_text *error) {
     model_config was;
     memset(&was, 0, sizeof was);
     if (!config_read(&was, json, error)) return;
-    if (was.max_position != c->max_position)
-        cJSON_ReplaceItemInObjectCaseSensitive(json, "max_position_embeddings", cJSON_CreateNumber((double)c->max_position));
+    static const char *const lengths[] = {"max_position_embeddings", "max_sequence_length", "max_seq_length", "max_seq_len", "seq_length",
+                                          "seq_len", "model_max_length"};
+    for (size_t i = 0; was.max_position != c->max_position && i < sizeof lengths / sizeof lengths[0]; i++) {
+        const cJSON *at = cJSON_GetObjectItemCaseSensitive(json, lengths[i]);
+        if (cJSON_IsNumber(at) && at->valuedouble < (double)c->max_position)
+            cJSON_ReplaceItemInObjectCaseSensitive(json, lengths[i], cJSON_CreateNumber((double)c->max_position));
+    }
     if (config_same_rope(&was, c)) return;
     bool newer = cJSON_GetObjectItemCaseSensitive(json, "rope_parameters") != NULL;
     cJSON_DeleteItemFromObjectCaseSensitive(json, "rope_theta");

@@ -98,6 +98,22 @@ int main(int argc, char **argv) {
               "%d: %s", changed, error.text);
         cJSON_Delete(json);
     }
+    // Another name of the length, as those have that were made from LLaMA-1, grows with it; none is made shorter.
+    for (int longer = 0; longer < 2; longer++) {
+        cJSON *json = hf_config(&c);
+        cJSON_AddNumberToObject(json, "max_sequence_length", (double)c.max_position / 2);
+        cJSON_AddNumberToObject(json, "seq_length", (double)c.max_position * 8);
+        model_config other = c;
+        other.max_position *= 1 + 3 * longer;
+        hf_change_config(json, &other, &error);
+        double of[] = {(double)c.max_position * (longer ? 4 : 1), (double)c.max_position * (longer ? 4 : 0.5), (double)c.max_position * 8};
+        const char *const names[] = {"max_position_embeddings", "max_sequence_length", "seq_length"};
+        for (int i = 0; i < 3; i++) {
+            const cJSON *at = cJSON_GetObjectItemCaseSensitive(json, names[i]);
+            CHECK(cJSON_IsNumber(at) && at->valuedouble == of[i], "longer %d: %s is %g, not %g", longer, names[i], at->valuedouble, of[i]);
+        }
+        cJSON_Delete(json);
+    }
     check_tokenizer_length(folder, "{\"model_max_length\": 48, \"b\": 48}", "{\"model_max_length\": 64, \"b\": 48}");
     check_tokenizer_length(folder, "{\"model_max_length\": 1000000000000000019884624838656}",
                            "{\"model_max_length\": 1000000000000000019884624838656}");
