@@ -25,8 +25,12 @@ static void read_options(options *o, int argc, char **argv, error_text *error) {
 }
 
 // What the user of a pretrained model may have forgotten.
-static void note_pretrained(const options *o, int64_t made_for) {
+static void note_pretrained(const options *o, const model_config *c, int64_t made_for) {
     bool uses_length = o->steps > 0 || o->val_data != NULL || o->sample_every > 0;
+    double made = c->rope.factor * c->rope.original_length; // by yarn; programs that serve a model hold to it
+    if (uses_length && o->rope_scaling != NULL && c->rope.kind == ROPE_YARN && (double)o->seq_len > made)
+        fprintf(stderr, "note: --rope-scaling %s is for %.0f tokens, and --seq-len is %lld\n", printable(o->rope_scaling).text, made,
+                (long long)o->seq_len);
     if (uses_length && o->seq_len > made_for && o->rope_theta == 0 && o->rope_scaling == NULL)
         fprintf(stderr, "note: %lld tokens are more than the %lld that the model was made for, and its RoPE is unchanged "
                         "(--rope-theta, --rope-scaling)\n", (long long)o->seq_len, (long long)made_for);
@@ -40,7 +44,7 @@ static void read_config(model_config *c, options *o, error_text *error) {
         int64_t made_for = c->max_position;
         options_model(o, c, error);
         bool pretrained = config_preset(o->model) == NULL && !o->from_scratch;
-        if (pretrained && !o->plan && !o->calibrate && comm_rank(comm_world()) == 0) note_pretrained(o, made_for);
+        if (pretrained && !o->plan && !o->calibrate && comm_rank(comm_world()) == 0) note_pretrained(o, c, made_for);
     }
     stop_on_error(error);
     if (o->model != NULL) agree_on_number(comm_world(), state_sizes_hash(c), "--model: the sizes in config.json", error);

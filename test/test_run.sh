@@ -653,6 +653,10 @@ check 'none of what was given' ends_with 0 '^step *1/1' "${pretrained[@]}" --lr 
 check 'is noted' [ "$(grep -c '^note: ' "$dir/shown")" -eq 0 ]
 quiet() { ends_with 0 '' "$@" && [ "$(grep -c '^note: ' "$dir/shown")" -eq 0 ]; }
 check 'no note: RoPE was given' quiet "${pretrained[@]}" --lr 1e-5 --rope-scaling linear:factor=2
+check 'yarn for fewer tokens than a sequence has: a note' \
+    ends_with 0 '^note: --rope-scaling yarn:factor=4,original=99 is for 396 tokens, and --seq-len is 400$' \
+    "${pretrained[@]}" --lr 1e-5 --rope-scaling yarn:factor=4,original=99
+check 'no note: it is for as many' quiet "${pretrained[@]}" --lr 1e-5 --rope-scaling yarn:factor=4,original=100
 check 'no note: the length that the model was made for' quiet "${pretrained[@]:0:6}" 384 --steps 1 --lr 1e-5
 check 'no note: no training' quiet "${pretrained[@]:0:3}" --seq-len 384 --steps 0 --export "$dir/quiet"
 check 'nothing to do: a note' ends_with 0 '^note: --steps 0 without ' "${pretrained[@]:0:3}" --steps 0
