@@ -317,8 +317,9 @@ static inline bool safetensors_open(safetensors *s, const char *folder, const ch
         if (json != NULL) safetensors_read_index(s, folder, json, &why);
         cJSON_Delete(json);
     } else {
-        error_set(&why, "does not exist, nor does %s "
-                        "(models in pytorch_model.bin are not read; transformers' save_pretrained converts them)", index);
+        bool model = strcmp(stem, "model") == 0; // not a state's moments
+        error_set(&why, "does not exist, nor does %s%s", index,
+                  model ? " (models in pytorch_model.bin are not read; transformers' save_pretrained converts them)" : "");
     }
     if (why.text[0] == '\0') return true;
     safetensors_close(s);

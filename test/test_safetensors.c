@@ -134,6 +134,13 @@ static void test_index_errors(void) {
     make_file("y.safetensors", "{\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,8]}}", 0, 4);
     refuse_index("bad shard", "{\"weight_map\":{\"a\":\"x.safetensors\",\"b\":\"y.safetensors\"}}", "y.safetensors: tensor \"b\"");
     remove(path_join(folder, "model.safetensors.index.json").text);
+    const char *const stems[] = {"model", "optimizer"};
+    for (int i = 0; i < 2; i++) { // a model may be there in another form, moments of a state not
+        safetensors s = safetensors_none();
+        error_text error = {"", 0};
+        CHECK(!safetensors_open(&s, folder, stems[i], &error) && strstr(error.text, "does not exist, nor does") != NULL &&
+              (strstr(error.text, "pytorch_model.bin") != NULL) == (i == 0), "no %s: %s", stems[i], error.text);
+    }
 }
 
 // F16 and BF16 widen exactly and come back. Numbers between two neighbours round to the nearest, ties to even.
