@@ -90,9 +90,9 @@ signal_when() { # pattern: SIGTERM to the rank when slow.out shows it; $status: 
 : >"$dir/slow.out"
 "$binary" "${common[@]}" --grad-accum 3000 --val-data "$dir/data.bin" \
     --eval-every 1 --sample-every 1 --out "$dir/early" >"$dir/slow.out" 2>&1 </dev/null &
-signal_when '^  in all'
+signal_when '^eval  *0/24 | val loss'
 check 'a signal comes before an evaluation: status 0' [ $status -eq 0 ]
-check 'before the first step there was an evaluation' grep -q '^eval *0/' "$dir/slow.out"
+check 'before the first step there was an evaluation' grep -q '^eval  *0/24 | val loss' "$dir/slow.out"
 check 'the state is saved, and nothing is evaluated' bash -c "grep -q '^stopped by a signal after step 1' '$dir/slow.out' &&
     ! grep -q '^eval *1/\|^sample *1/' '$dir/slow.out' && [ -d '$dir/early/step-00000001' ]"
 : >"$dir/slow.out"
