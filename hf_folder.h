@@ -11,6 +11,16 @@
 
 // ---- import ----
 
+// Tied embeddings may be in a file under the name of the head alone: safetensors' save_model keeps the first name in the alphabet.
+static inline void hf_name_tied(const model_config *c, safetensors *files) {
+    const char *name = "model.embed_tokens.weight";
+    for (int64_t i = 0; c->tied && i < files->tensor_count && safetensors_find(files, name) == NULL; i++) {
+        if (strcmp(files->tensors[i].name, "lm_head.weight") != 0) continue;
+        free(files->tensors[i].name);
+        files->tensors[i].name = text_copy(name);
+    }
+}
+
 // An lm_head beside tied embeddings must be equal to them; each rank compares a share.
 static inline bool hf_check_tied(const model *m, const safetensors *files, values_buffer *buffer, error_text *error) {
     const safetensor *a = safetensors_find(files, "model.embed_tokens.weight"), *b = safetensors_find(files, "lm_head.weight");
@@ -37,9 +47,10 @@ static inline bool hf_import(model *m, const char *folder, uint64_t *sums, error
     safetensors files = safetensors_none();
     values_buffer buffer;
     uint64_t hash = 0;
-    if (values_buffer_make(&buffer, &why) && safetensors_open(&files, folder, "model", &why) &&
-        model_files_check(m, &files, VALUES_PARAMETERS, &why))
-        safetensors_hash(&files, &hash, &why);
+    if (values_buffer_make(&buffer, &why) && safetensors_open(&files, folder, "model", &why)) {
+        hf_name_tied(&m->c, &files);
+        if (model_files_check(m, &files, VALUES_PARAMETERS, &why)) safetensors_hash(&files, &hash, &why);
+    }
     // A bad folder: one line, before anything large is read.
     if (comm_agree_on_files(m->g->all, &why) && agree_on_number(m->g->all, hash, "the parameters", &why)) {
         zero_reset_moments(&m->zero);
@@ -122,6 +133,7 @@ static inline bool hf_source_read(hf_source *s, const char *folder, bool files, 
     if (list != NULL) closedir(list);
     if (ok) s->max_position = was.max_position;
     ok = ok && (!types || safetensors_open(&s->like, folder, "model", error));
+    if (ok) hf_name_tied(&was, &s->like);
     if (!ok) hf_source_free(s);
     return ok;
 }

@@ -238,6 +238,11 @@ cp $base/config.json "$dir/tied"
 tools edit $base "$dir/tied" 't["lm_head.weight"] = t["model.embed_tokens.weight"]
 t["model.layers.0.self_attn.rotary_emb.inv_freq"] = ("F32", [4], bytes(16))'
 check 'tied, lm_head equal, inv_freq of old folders' mpirun -np 2 "$binary" --model "$dir/tied" --steps 0 --threads 1
+tools edit $base "$dir/tied" 't["lm_head.weight"] = t.pop("model.embed_tokens.weight")'
+mpirun -np 2 "$binary" --model "$dir/tied" "${data[@]}" --cp 2 --batch-size 2 --steps 1 --lr 0 --log "$dir/log" --export "$dir/tied_out" \
+    >"$dir/out" 2>&1
+check 'tied, under the name of lm_head alone: the loss' tools loss $base "$dir/log"
+check 'and out again under the other name, in its number type' tools equal $base "$dir/tied_out"
 cp -r $golden/folder_f32 "$dir/short"
 truncate -s -4 "$dir/short/model-00002-of-00003.safetensors"
 refuse_folder 'truncated shard' 'model-00002-of-00003.safetensors: .*truncated' "$dir/short"
