@@ -126,24 +126,45 @@ yes abcdefghijklmnopqrstuvwx0 | head -n 400 | tr -d '\n' | tokens_of short
 for run in 'none auto' '48 auto' 'none 37'; do
     set -- $run
     echo '{"run":"another"}' >"$dir/flops-$1-$2.jsonl" # must be replaced
-    "$binary" "${nano[@]}" --batch-size 2 --steps 2 --recompute none --document-end "$1" --mlp-tile "$2" --train-data "$dir/short.bin" \
-        --log "$dir/flops-$1-$2.jsonl" >/dev/null 2>&1
+    "$binary" "${nano[@]}" --batch-size 2 --steps 5 --recompute none --document-end "$1" --mlp-tile "$2" --train-data "$dir/short.bin" \
+        --log "$dir/flops-$1-$2.jsonl" >"$dir/flops-$1-$2.out" 2>&1
 done
 check 'MFU and HFU count what is seen' python3 -c "
 import json
 L, D, kv, F, V = 2, 64, 32, 176, 256
 matrices = 2 * (L * (D * (D + 2 * kv) + D * D + 3 * D * F) + D * V)
 for run, seen, again in ('none-auto', 100, 0), ('48-auto', 25, 0), ('none-37', 100, 2 * L * 2 * D * F): # a tile asked for keeps no gate_up
-    last = [json.loads(line) for line in open('$dir/flops-' + run + '.jsonl')][-1]
+    first, *_, last = [json.loads(line) for line in open('$dir/flops-' + run + '.jsonl')]
     attention = L * 2 * seen * D
     expected = (3 * matrices + 3.5 * attention + again) / (3 * matrices + 3 * attention)
-    assert abs(last['hfu'] / last['mfu'] - expected) < 1e-6, (run, last)"
-mpirun -np 2 "$binary" "${nano[@]}" --hp 2 --batch-size 2 --steps 2 --recompute none --document-begin 97 --train-data "$dir/short.bin" \
+    assert abs(last['hfu'] / last['mfu'] - expected) < 1e-6, (run, last)
+    flops = last['mfu'] * 1e12 * first['run']['peak_tflops'] / last['tgs']
+    assert abs(flops / (3 * matrices + 3 * attention) - 1) < 1e-6, (run, flops)"
+cat >"$dir/shown.py" <<'PY'
+import json, re, statistics, sys
+text, rows = open(sys.argv[1] + ".out").read(), [json.loads(line) for line in open(sys.argv[1] + ".jsonl")][1:]
+def same(shown, value, what):
+    step = 10 ** -len(shown.partition(".")[2]) # the last digit that is shown
+    assert abs(float(shown) - value) <= 0.51 * step, (what, shown, value)
+for row in rows:
+    line = re.search("^step +%d/5 .*$" % row["step"], text, re.M)[0]
+    for name, value in (("loss", row["loss"]), ("norm", row["grad_norm"]), ("TGS", row["tgs"]), ("MFU", 100 * row["mfu"])):
+        same(re.search(name + r" +([\d.]+)", line)[1], value, name)
+    same(re.search(r"([\d.]+) ms", line)[1], row["step_ms"], "ms")
+    same(re.search(r"mem +([\d.]+) MiB", line)[1], row["mem_bytes"] / 2**20, "mem")
+line, fourth = re.search("^predicted for .*$", text, re.M)[0], rows[3] # after four steps
+for shown, value in ((r"([\d.]+) ms a step", fourth["predicted_ms"]),
+                     (r"ms a step, measured ([\d.]+)", statistics.median(row["step_ms"] for row in rows[1:4])),
+                     (r"memory.* measured ([\d.]+) MiB", fourth["mem_used_bytes"] / 2**20)):
+    same(re.search(shown, line)[1], value, line)
+PY
+check 'a step is shown as it is logged, and the first ones beside their prediction' python3 "$dir/shown.py" "$dir/flops-none-auto"
+mpirun -np 2 "$binary" "${nano[@]}" --hp 2 --batch-size 2 --steps 5 --recompute none --document-begin 97 --train-data "$dir/short.bin" \
     --log "$dir/flops-begin.jsonl" >"$dir/begin.out" 2>&1
 check 'documents that begin with an a are those that end with a 0, also on two ranks' python3 -c "
 import json
 end, begin = ([json.loads(line) for line in open('$dir/flops-' + name + '.jsonl')][1:] for name in ('48-auto', 'begin'))
-assert len(end) == len(begin) == 2
+assert len(end) == len(begin) == 5
 for x, y in zip(end, begin):
     assert x['labels'] == y['labels'] == 192 and abs(x['loss'] - y['loss']) < 1e-5, (x, y)
     assert abs(x['hfu'] / x['mfu'] - y['hfu'] / y['mfu']) < 1e-6, (x, y)"

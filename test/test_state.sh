@@ -54,6 +54,46 @@ train at_24 "${grid[@]}" --out "$dir/at_24" --lr-schedule constant --save-every 
 check 'also one in the middle of the run' tensors_equal "$dir/at_24/step-00000012" "$dir/at_12/step-00000012"
 check 'a state is a folder that --model reads' "$binary" --model "$dir/whole/step-00000012" --steps 0 --threads 1
 
+# A step is AdamW as PyTorch's: from a state and the moments of the next one follow its parameters, and the gradient that these moments got,
+# whose norm is that of the log, at most --grad-clip. All grids could be wrong together here: other tests compare them with one rank.
+common[length]=6
+for clip in 0 0.5 100; do
+    "$binary" "${common[@]}" --grad-clip $clip --beta1 0.8 --beta2 0.9 --eps 1e-4 --weight-decay 0.3 --save-every 1 --keep 6 \
+        --out "$dir/adamw-$clip" --log "$dir/adamw-$clip.jsonl" >"$dir/adamw.out" 2>&1
+done
+common[length]=24
+cat >"$dir/adamw.py" <<'PY'
+import array, json, struct, sys
+def tensors(path):
+    data = open(path, "rb").read()
+    begin = 8 + struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:begin])
+    return {name: array.array("f", data[begin + t["data_offsets"][0]:begin + t["data_offsets"][1]])
+            for name, t in header.items() if name != "__metadata__"}
+def state(step):
+    folder = f"{sys.argv[1]}/step-0000000{step}/"
+    return tensors(folder + "model.safetensors"), tensors(folder + "optimizer/optimizer.safetensors")
+clip, rows = float(sys.argv[2]), [json.loads(line) for line in open(sys.argv[1] + ".jsonl")]
+logged = {row["step"]: row for row in rows if "loss" in row}
+for step in (2, 6):
+    (p0, o0), (p1, o1), lr, squares = state(step - 1), state(step), logged[step]["lr"], 0
+    for name in p0:
+        decay = 0 if "norm" in name else 0.3
+        m0, v0, m1, v1 = (o[name + key] for o in (o0, o1) for key in (".exp_avg", ".exp_avg_sq"))
+        for i in range(len(p0[name])):
+            g = (m1[i] - 0.8 * m0[i]) / (1 - 0.8)
+            squares += g * g
+            change = m1[i] / (1 - 0.8 ** step) / ((v1[i] / (1 - 0.9 ** step)) ** 0.5 + 1e-4)
+            p = p0[name][i] - lr * (decay * p0[name][i] + change)
+            assert abs(p - p1[name][i]) < 1e-4 * lr + 1e-7 * abs(p), (step, name, i, p0[name][i], p1[name][i], p)
+            assert abs(v1[i] - 0.9 * v0[i] - 0.1 * g * g) < 1e-5 * (v1[i] + m1[i] * m1[i]) + 1e-20, (step, name, i, v0[i], v1[i], g)
+    norm = logged[step]["grad_norm"]
+    assert 0.5 < norm < 100 and abs(squares ** 0.5 / min(norm, clip or norm) - 1) < 1e-4, (step, squares ** 0.5, norm, clip)
+PY
+for clip in 0 0.5 100; do
+    check "a step is PyTorch's AdamW, --grad-clip $clip" python3 "$dir/adamw.py" "$dir/adamw-$clip" $clip
+done
+
 # Stopped twice, in the first epoch by SIGUSR1 to mpirun (which passes it on), in the second by SIGTERM to a rank; then run to the end.
 stop_after() { # step: waits until stopped.out shows it
     for _ in $(seq 300); do
