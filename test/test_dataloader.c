@@ -542,7 +542,7 @@ static void test_order(void) {
 
 // `list` with every '@' replaced by the folder of this test.
 static bool open_sources(data_sources *s, const char *list, bool weights, error_text *error) {
-    char text[4096];
+    char text[32768];
     size_t used = 0;
     for (; *list != '\0' && used + sizeof folder < sizeof text; list++)
         used += (size_t)snprintf(text + used, sizeof text - used,
@@ -720,6 +720,20 @@ static void test_bad_lists(void) {
     check_list_refused("x=@/a.bin:2,y=@/b.bin", false, "have no weights");
     check_list_refused("x=@/a.bin,y=", false, "source 2 has no pattern");
     check_list_refused("x=@/nothing*.bin", false, "no file matches");
+
+    // As many sources as there may be, with names as long as they may be; then one source more, and a name of one byte more.
+    char many[65 * 80] = "", name[2 * DATA_SOURCE_NAME];
+    data_sources s;
+    error_text error;
+    for (int i = 0; i < DATA_SOURCES_MAX; i++)
+        snprintf(many + strlen(many), sizeof many - strlen(many), "%s%0*d=@/a.bin", i > 0 ? "," : "", DATA_SOURCE_NAME - 1, i);
+    CHECK(open_sources(&s, many, false, &error) && s.count == DATA_SOURCES_MAX && strlen(s.sources[63].name) == DATA_SOURCE_NAME - 1,
+          "%s", error.text);
+    data_sources_close(&s);
+    strcat(many, ",x=@/a.bin");
+    check_list_refused(many, false, "more than 64 sources");
+    snprintf(name, sizeof name, "%0*d=@/a.bin", DATA_SOURCE_NAME, 0);
+    check_list_refused(name, false, "a name has 64 bytes; legal values are 1 to 63");
 }
 
 // ---- bad files ----
