@@ -37,7 +37,12 @@ int main(void) {
             }
     o.steps = 101; o.warmup = 0; o.lr_schedule = LR_COSINE;
     CHECK(fabs(learning_rate(&o, 50, 0) - 1.1) < 1e-12, "middle of the cosine: %g", learning_rate(&o, 50, 0));
+    o.steps = 121; o.warmup = 20;
+    CHECK(fabs(learning_rate(&o, 70, 0) - 1.1) < 1e-12, "middle of the cosine, after a warm-up: %g", learning_rate(&o, 70, 0));
     o.steps = 100; o.lr_schedule = LR_WSD;
-    CHECK(learning_rate(&o, 74, 0) == 2 && learning_rate(&o, 80, 0) < 2, "wsd falls in its last part only");
+    for (o.warmup = 0; o.warmup <= 20; o.warmup += 20) {
+        CHECK(learning_rate(&o, 74, 0) == 2 && learning_rate(&o, 75, 0) < 2, "wsd falls in its last part only");
+        CHECK(fabs(learning_rate(&o, 87, 0) - (0.2 + 1.8 * 12 / 25)) < 1e-12, "wsd falls in a line: %g", learning_rate(&o, 87, 0));
+    }
     return test_finish("test_learning_rate", NULL);
 }
