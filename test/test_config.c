@@ -83,10 +83,12 @@ static void test_frequencies(void) {
     c.rope.attention_factor = 0.75;
     check_frequencies("yarn", &c, yarn, 0, 16, 0.75);
     // Yarn's rule in double where the ramp would begin before the first pair, at -2, or end after the last, at 33: both ends are clamped.
-    for (int end = 0; end < 2; end++) {
-        c.rope.original_length = end == 0 ? 64 : 1 << 30;
-        c.rope.beta_fast = end == 0 ? 32 : 1e6;
-        double have[16], low = end == 0 ? 0 : 8, high = end == 0 ? 5 : 31;
+    // Where it would end before the first pair, too, only that one is kept.
+    for (int end = 0; end < 3; end++) {
+        static const double lengths[] = {64, 1 << 30, 4}, lows[] = {0, 8, 0}, highs[] = {5, 31, 0.001};
+        c.rope.original_length = lengths[end];
+        c.rope.beta_fast = end == 1 ? 1e6 : 32;
+        double have[16], low = lows[end], high = highs[end];
         config_rope_frequencies(&c, have);
         for (int i = 0; i < 16; i++) {
             double f = pow(10000, -2.0 * i / 32), ramp = fmin(fmax((i - low) / (high - low), 0), 1), want = f * (1 - ramp) + f / 16 * ramp;
@@ -196,6 +198,8 @@ static void test_good_files(void) {
         CHECK(c.Hkv == cases[i].Hkv && c.HS == cases[i].HS && c.rope_theta == cases[i].theta && c.rope.kind == cases[i].kind,
               "%s = %s: %d %d %g %d", cases[i].key, cases[i].value != NULL ? cases[i].value : "absent", c.Hkv, c.HS,
               c.rope_theta, (int)c.rope.kind);
+        CHECK(c.rope.kind != ROPE_YARN || (c.rope.beta_fast == 32 && c.rope.beta_slow == 1 && c.rope.attention_factor == 0),
+              "yarn without what its folder may leave out: %g %g %g", c.rope.beta_fast, c.rope.beta_slow, c.rope.attention_factor);
     }
     // A Mistral is a Llama with a window: of 4096 tokens where the key is absent, and none where it is null.
     static const struct {
@@ -272,6 +276,8 @@ static void test_bad_values(void) {
         {"rope_scaling", "{\"rope_type\": \"linear\", \"factor\": 2, \"\": 1}", "unknown"},
         {"rope_scaling", "{\"rope_type\": \"llama3\", \"factor\": 8}", "low_freq_factor"},
         {"rope_scaling", "{\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 4, \"high_freq_factor\": 1, "
+         "\"original_max_position_embeddings\": 8192}", "above"},
+        {"rope_scaling", "{\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 4, \"high_freq_factor\": 4, "
          "\"original_max_position_embeddings\": 8192}", "above"},
         {"rope_scaling", "{\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1, \"high_freq_factor\": 4}",
          "original_max_position_embeddings"},
