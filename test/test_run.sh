@@ -698,6 +698,16 @@ for name in data first; do
 done
 check 'a haystack is one document, and the same for each depth' \
     [ "$(sed -n 's/.*"needle_accuracy"/"needle_accuracy"/p' "$dir"/needles-*.jsonl | sort | uniq -c | awk '{print $1}')" = 4 ]
+for end in none 48; do # documents of 20 tokens and more are segments
+    TRAIN_LLAMA_TEST_LONG_DOCUMENT=20 mpirun -np 2 "$binary" "${nano[@]}" --cp 2 --steps 0 --document-end $end --val-data "$dir/data.bin" \
+        --eval-steps 1 --eval-needles 1 --sample-every 1 --sample-tokens 60 --log "$dir/alone-$end.jsonl" >"$dir/out" 2>&1
+done
+check 'also where samples have segments, and so is the text that is drawn' python3 -c "
+import json
+(a, drawn), (b, also) = ([json.loads(line) for line in open('$dir/alone-%s.jsonl' % end)][1:] for end in ('none', '48'))
+assert len(drawn['sample_tokens']) == 60 and drawn == also, (drawn, also)
+assert a['val_loss'] != b['val_loss'] and a['needle_accuracy'] == b['needle_accuracy']
+for depth, loss in a['needle_loss'].items(): assert abs(loss - b['needle_loss'][depth]) < 1e-5, (a, b)"
 check 'samples of two steps' "$binary" "${model[@]}" --steps 2 --lr 1e-30 \
     --sample-every 1 --sample-tokens 20 --sample-temperature 10 --log "$dir/drawn.jsonl"
 check 'are two draws, and so are their tokens' python3 -c "
