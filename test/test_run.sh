@@ -180,6 +180,20 @@ check 'positions count from the beginning of documents' mpirun -np 2 "$binary" -
     --document-end 48 --val-data "$dir/short.bin" --eval-steps 1 --log "$dir/position.jsonl"
 check 'which are short' grep -q '"val_loss_by_position":{"0-1K":[0-9.]*}}' "$dir/position.jsonl"
 
+# Which samples a step takes: sample n of 12 has n + 1 labels. Every epoch takes each once, in an order of its own; on two dp ranks that
+# accumulate, a step takes four of that order.
+seq 1 200 | head -c $((12 * 32 + 1)) | tokens_of counted
+python3 -c "
+open('$dir/counted.bin.mask', 'wb').write(b'\0' + b''.join(bytes(i <= n for i in range(32)) for n in range(12)))"
+counted=("$binary" --model nano --from-scratch --train-data "$dir/counted.bin" --seq-len 32 --threads 1)
+"${counted[@]}" --steps 24 --log "$dir/counted1.jsonl" >"$dir/out" 2>&1
+mpirun -np 2 "${counted[@]}" --dp 2 --grad-accum 2 --steps 6 --log "$dir/counted2.jsonl" >"$dir/out" 2>&1
+check 'each sample once an epoch' python3 -c "
+import json
+one, two = ([json.loads(line)['labels'] for line in list(open('$dir/counted%d.jsonl' % n))[1:]] for n in (1, 2))
+assert sorted(one[:12]) == sorted(one[12:]) == list(range(1, 13)) and one[:12] != one[12:] and one[:12] != sorted(one[:12]), one
+assert two == [sum(one[i:i + 4]) for i in range(0, 24, 4)], (one, two)"
+
 # Evaluation leaves nothing behind: with one after every step, and needles and samples, training is bit-equal to a run without. (F54)
 both=(--document-end 48 --steps 6 --lr 3e-3 --warmup 3 --hp 2 --cp 2 --batch-size 2 --grad-accum 2 --zero-params full --zero-grads full
     --recompute selective --offload-activations 1)
