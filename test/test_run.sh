@@ -175,10 +175,13 @@ for mark in end begin; do
         ends_with 0 "note: token 122 (--document-$mark) is nowhere inside the samples" mpirun -np 2 "$binary" "${nano[@]}" \
         --cp 2 --batch-size 2 --steps 1 --document-$mark 122 --train-data "$dir/short.bin"
 done
-# loss by position within documents, on a rank that does not hold the first rows
-check 'positions count from the beginning of documents' mpirun -np 2 "$binary" --model nano --from-scratch --seq-len 2200 --hp 2 --steps 0 \
-    --document-end 48 --val-data "$dir/short.bin" --eval-steps 1 --log "$dir/position.jsonl"
-check 'which are short' grep -q '"val_loss_by_position":{"0-1K":[0-9.]*}}' "$dir/position.jsonl"
+# loss by position within documents, on a rank that does not hold the first rows; cp: where documents of 20 tokens and more are segments
+for grid in hp cp; do
+    check "positions count from the beginning of documents, $grid" env TRAIN_LLAMA_TEST_LONG_DOCUMENT=20 mpirun -np 2 "$binary" \
+        --model nano --from-scratch --seq-len 6600 --$grid 2 --steps 0 --document-end 48 --val-data "$dir/short.bin" --eval-steps 1 \
+        --log "$dir/position-$grid.jsonl"
+    check 'which are short' grep -q '"val_loss_by_position":{"0-1K":[0-9.]*}}' "$dir/position-$grid.jsonl"
+done
 
 # Which samples a step takes: sample n of 12 has n + 1 labels. Every epoch takes each once, in an order of its own; on two dp ranks that
 # accumulate, a step takes four of that order.
