@@ -54,10 +54,12 @@ int main(void) {
                                             .gpus_per_node = nics > 0 ? 8 : 0, .nics_per_node = nics};
                             check_shape(s);
                         }
-    // LoongTrain's cluster: 64 GPUs in nodes of 8 with 4 NICs, context-first: windows of 2 and 4 use 2 and 4 NICs.
-    for (int w = 2; w <= 4; w *= 2) {
-        grid_shape s = {.dp = 1, .hp = 1, .cp = 64, .w = w, .placement = PLACEMENT_CONTEXT_FIRST, .gpus_per_node = 8, .nics_per_node = 4};
-        CHECK(flows_on_a_nic(s) == 1, "w %d: %d flows on a NIC", w, flows_on_a_nic(s));
+    // LoongTrain's cluster: 64 GPUs in nodes of 8 with 4 NICs, context-first: windows of 2 and 4 use 2 and 4 NICs, whatever hp is.
+    for (int n = 0; n < 4; n++) {
+        int hp = 1 + n / 2, w = 2 + 2 * (n % 2);
+        grid_shape s = {.dp = 1, .hp = hp, .cp = 64 / hp, .w = w, .placement = PLACEMENT_CONTEXT_FIRST, .gpus_per_node = 8,
+                        .nics_per_node = 4};
+        CHECK(flows_on_a_nic(s) == 1, "hp %d w %d: %d flows on a NIC", hp, w, flows_on_a_nic(s));
         s.nics_per_node = 6; // some GPUs share a NIC
         CHECK(grid_weave(&s) == 2, "6 NICs, w %d: %d windows are woven", w, grid_weave(&s));
         s.gpus_per_node = s.nics_per_node = 8; // a NIC for each GPU: windows of neighbours
