@@ -715,6 +715,12 @@ for name in data first; do
 done
 check 'a haystack is one document, and the same for each depth' \
     [ "$(sed -n 's/.*"needle_accuracy"/"needle_accuracy"/p' "$dir"/needles-*.jsonl | sort | uniq -c | awk '{print $1}')" = 4 ]
+for name in data first; do # which differ from the second sample on
+    "$binary" "${nano[@]}" --steps 0 --val-data "$dir/$name.bin" --eval-steps 1 --eval-needles 2 --log "$dir/second-$name.jsonl" \
+        >"$dir/out" 2>&1
+done
+check 'the second needle at each depth is in the second sample' \
+    [ "$(sed -n 's/.*"needle_loss"/"needle_loss"/p' "$dir"/second-*.jsonl | sort -u | wc -l)" = 2 ]
 for end in none 48; do # documents of 20 tokens and more are segments
     TRAIN_LLAMA_TEST_LONG_DOCUMENT=20 mpirun -np 2 "$binary" "${nano[@]}" --cp 2 --steps 0 --document-end $end --val-data "$dir/data.bin" \
         --eval-steps 1 --eval-needles 1 --sample-every 1 --sample-tokens 60 --log "$dir/alone-$end.jsonl" >"$dir/out" 2>&1
