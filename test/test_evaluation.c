@@ -90,6 +90,20 @@ static void test_positions(comm *world, comm *self) {
 enum { SYMBOLS = 16, HAY = 0, HAYSTACK = 64, STEPS = TEST_SANITIZED ? 20 : 1000, NEEDLES = 32 };
 static const uint64_t held_out = 5;
 
+// Seeds and numbers have needles of their own.
+static void check_own_needles(void) {
+    enum { S = 40, LENGTH = NEEDLE_KEY + NEEDLE_VALUE };
+    static const uint64_t seeds[] = {5, 5, 6};
+    int32_t tokens[3][S], labels[S];
+    sequence_shard shard = sequence_shard_make(S, 1, 1, 0, 0, 1);
+    for (int i = 0; i < 3; i++) {
+        memset(tokens[i], 0, sizeof tokens[i]);
+        needle_place(&shard, 1000, seeds[i], i == 1, 2, tokens[i], labels);
+        int same = 0;
+        for (int k = 0; i > 0 && k < LENGTH; k++) same += tokens[i][S - LENGTH + k] == tokens[0][S - LENGTH + k];
+        CHECK(same <= 1, "seed %d number %d: %d tokens are those of seed 5 number 0", (int)seeds[i], i == 1, same);
+    }
+}
 static void make_haystack(fixture *f, int64_t b) {
     for (int64_t t = 0; t < f->shard.T; t++) f->tokens[b * f->shard.T + t] = HAY;
 }
@@ -199,6 +213,7 @@ int main(int argc, char **argv) {
     test_documents();
     test_positions(world, self);
     test_places();
+    check_own_needles();
     test_needles(world, self);
     comm_free(self);
     int status = test_finish("test_evaluation", world);

@@ -131,7 +131,7 @@ static void test_text(void) {
     static const char *const files[] = {
         ("{\"added_tokens\":[{\"id\":4,\"content\":\"<|end|>\"}],"
          "\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"ByteLevel\"}]},\"model\":{\"vocab\":"
-         "{\"\\u0120the\":0,\"cat\":1,\"\\u010a\":2,\"\\u00c3\\u00a4\":3,\"far\":9}}}"),
+         "{\"\\u0120the\":0,\"cat\":1,\"\\u010a\":2,\"\\u00c3\\u00a4\":3,\"next\":6,\"far\":9}}}"),
         "{\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"ByteFallback\"}]},\"model\":{\"vocab\":{\"a\":0}}}",
         "{\"model\":3}", "[1", ""};
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {

@@ -203,6 +203,30 @@ static void check_overlap(const model_config *c, grid_shape shape, comm *ranks, 
     fixture_free(&f);
 }
 
+// Optimizer states on the host: AdamW on a unit is issued right before the forward pass of the layer two units (zp > 1: three) before it,
+// which hides it; that of the units before these is exposed.
+static void check_update_aside(const model_config *c, grid_shape shape, comm *ranks, int zp, int zo) {
+    model_setup setup = fixture_setup(1, 1);
+    setup.zp = zp; setup.zg = setup.zo = zo;
+    setup.offload_states = OFFLOAD_OPTIMIZER;
+    fixture f;
+    fixture_make(&f, c, shape, ranks, setup, RECOMPUTE_NONE, 12);
+    model_step(&f.m, fixture_adamw(1), 1.0);
+    trace_start();
+    model_step(&f.m, fixture_adamw(2), 1.0); // its forward pass updates
+    for (int unit = 0; unit <= c->L + 1; unit++) {
+        int hiding = unit - (zp == 1 ? 3 : 4); // layer
+        const trace_event *update = find_event("AdamW", TRACE_COMPUTE, unit, 0);
+        const trace_event *hides = hiding < 0 ? NULL : find_event("layer forward", TRACE_COMPUTE, hiding, 0);
+        const trace_event *before = hiding < 1 ? NULL : find_event("layer forward", TRACE_COMPUTE, hiding - 1, 0);
+        CHECK(update != NULL && (hides == NULL || update->end <= hides->begin) && (before == NULL || update->begin >= before->end),
+              "zp %d: AdamW on unit %d is not issued right before layer %d's forward pass", zp, unit, hiding);
+    }
+    trace_global.on = false;
+    trace_global.count = 0;
+    fixture_free(&f);
+}
+
 int main(int argc, char **argv) {
     comm *world = test_start(&argc, &argv);
     // Norm weights of 10 elements are smaller than the ranks' 16-element pieces, so a piece may hold parts of several tensors, or padding.
@@ -258,6 +282,8 @@ int main(int argc, char **argv) {
     // 1, 2, 1, 4, 2 and 4 stages in the last micro-step.
     static const int triples[6][3] = {{8, 8, 8}, {1, 1, 1}, {1, 1, 8}, {2, 2, 4}, {2, 4, 8}, {1, 2, 4}};
     for (int i = 0; i < 6; i++) check_overlap(&configs[0], shape, world, triples[i][0], triples[i][1], triples[i][2]);
+    check_update_aside(&configs[0], shape, world, 1, 8);
+    check_update_aside(&configs[0], shape, world, 4, 8);
     model_setup setup = fixture_setup(1, 2); // late transfers must change nothing
     setup.zp = 2; setup.zg = 4; setup.zo = 8;
     outcome on_time = train(&configs[0], shape, setup, world, "on time");
