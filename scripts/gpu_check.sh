@@ -177,7 +177,7 @@ if [ $mode = check ]; then
     for device in /dev/nvidia[0-9]*; do [ -r "$device" ] && { exec {held}<"$device"; } 2>/dev/null; done
 fi
 gpus=$(nvidia-smi --query-gpu=name,compute_cap --format=csv,noheader 2>/dev/null | grep -E ', *[0-9]+\.[0-9]+$')
-arch=$(head -1 <<<"$gpus" | sed -nE 's/.*, *([0-9]+)\.([0-9]+)$/\1\2/p')
+archs=$(sed -nE 's/.*, *([0-9]+)\.([0-9]+)$/\1\2/p' <<<"$gpus" | sort -nu | xargs) # of all kinds of GPUs here
 gpu_total=$(grep -c . <<<"$gpus") # that programs see
 [ -n "${CUDA_VISIBLE_DEVICES:-}" ] && gpu_total=$(tr , '\n' <<<"$CUDA_VISIBLE_DEVICES" | grep -c .)
 first_gpu=${CUDA_VISIBLE_DEVICES:-0} first_gpu=${first_gpu%%,*}
@@ -185,7 +185,7 @@ first_gpu=${CUDA_VISIBLE_DEVICES:-0} first_gpu=${first_gpu%%,*}
 missing=()
 outside=(env -u LD_LIBRARY_PATH -u LIBRARY_PATH -u CPATH) # PyTorch and its compiler: without the pack's libraries
 for name in LD_LIBRARY_PATH LIBRARY_PATH CPATH; do [ -n "${!name:-}" ] && outside+=("$name=${!name}"); done
-if [ $mode = rehearse ]; then arch=90
+if [ $mode = rehearse ]; then archs=90
 elif [ $mode = check ] && [ -z "$gpus" ]; then missing+=("a GPU that nvidia-smi lists (--rehearse runs the steps without one)"); fi
 use_pack
 for tool in gcc g++ make; do have $tool || missing+=("$tool"); done
@@ -198,8 +198,21 @@ if [ $mpi = 1 ] && [ $mode = check ] && ! two_ranks && ! { ip link set lo up 2>/
     notes+=("note: mpirun does not start two programs here; the build is for one rank. mpirun says: $(tail -n 8 <<<"$mpirun_says")")
     mpi=0
 fi
-make_options+=("DEVICE=cuda" "CUDA_ARCHS=${arch:-90}")
-makes() { why=$(make --no-print-directory -n "${make_options[@]}" "CUDNN=$cudnn" "MPI=$mpi" all 2>&1); }
+make_options+=("DEVICE=cuda")
+makes() { why=$(make --no-print-directory -n "${make_options[@]}" "CUDA_ARCHS=${archs:-90}" "CUDNN=$cudnn" "MPI=$mpi" all 2>&1); }
+# For a GPU that the toolkit does not know yet: its newest kernels, of whose PTX the driver makes others, as of those of a plain `make`.
+only_known_archs() {
+    local nvcc known arch best chosen=
+    nvcc=$(sed -nE 's/^CUDA [0-9.]+ \((.*)\) for sm .*/\1/p' <<<"$why" | head -1)
+    known=$("$nvcc" --list-gpu-arch 2>/dev/null | sed -n 's/^compute_//p' | sort -n)
+    for arch in $archs; do
+        best=$(awk -v arch=$arch '$1 <= arch' <<<"$known" | tail -1)
+        chosen+=" ${best:-$arch}"
+        [ "${best:-$arch}" = $arch ] || notes+=("note: this toolkit does not know sm_$arch; the kernels are those of sm_$best")
+    done
+    chosen=$(xargs -n 1 <<<"$chosen" | sort -nu | xargs)
+    [ "$chosen" = "$archs" ] || { archs=$chosen && makes; }
+}
 if [ ${#missing[@]} -eq 0 ] || [ $mode = list ]; then
     if have make; then
         makes || { grep -q 'CUDNN not found' <<<"$why" && cudnn=0 &&
@@ -207,6 +220,7 @@ if [ ${#missing[@]} -eq 0 ] || [ $mode = list ]; then
         makes || { grep -q 'NCCL not found' <<<"$why" && mpi=0 &&
             notes+=('note: no NCCL of 2.26.5 or newer found; the build is for one rank'); }
         makes || missing+=("$(grep -o 'DEVICE=cuda: .*' <<<"$why" | head -1)")
+        only_known_archs
     fi
     # A driver runs programs of its own CUDA version and of older ones.
     toolkit=$(sed -nE 's/^CUDA ([0-9]+)\..*/\1/p' <<<"${why:-}" | head -1)
@@ -224,8 +238,9 @@ if [ ${#missing[@]} -gt 0 ]; then
         exit 2
     }
 fi
-build=build/cuda-check-${arch:-90}$([ $mpi = 1 ] || echo -single)$([ $cudnn = 1 ] || echo -no-cudnn)
-make_options+=("CUDNN=$cudnn" "MPI=$mpi" "BUILD=$build")
+archs=${archs:-90}
+build=build/cuda-check-${archs// /-}$([ $mpi = 1 ] || echo -single)$([ $cudnn = 1 ] || echo -no-cudnn)
+make_options+=("CUDA_ARCHS=$archs" "CUDNN=$cudnn" "MPI=$mpi" "BUILD=$build")
 [ ${#notes[@]} -gt 0 ] && printf '%s\n' "${notes[@]}"
 if [ $preflight = 1 ]; then
     printf '%s\n' "$gpus" "$(grep '^CUDA ' <<<"$why")" 'the check can start'
