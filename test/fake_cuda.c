@@ -132,8 +132,12 @@ void emulation_runs(bool begins) {
 }
 
 // A thread that names no GPU is on the first, whoever's that is: its first call makes a context there, of some 500 MB.
-static __thread bool gpu_named;
-static void names_gpu(void) { insist(gpu_named, "a thread uses the GPU before it names it"); }
+static __thread int gpu_named = -1;
+static int gpu_of_rank = -1; // that the first thread named
+static void names_gpu(void) {
+    insist(gpu_named >= 0, "a thread uses the GPU before it names it");
+    insist(gpu_named == gpu_of_rank, "a thread uses another GPU than the first one");
+}
 
 static cudaError_t gpu_memory_take(void **p, size_t bytes, bool managed) {
     names_gpu();
@@ -297,6 +301,11 @@ static void stall_if_asked(void) {
     }
 }
 
+static void same_everywhere(const work *w) { // kind and size of a collective
+    int64_t most[4] = {w->kind, -(int64_t)w->kind, (int64_t)w->count, -(int64_t)w->count};
+    MPI_Allreduce(MPI_IN_PLACE, most, 4, MPI_INT64_T, MPI_MAX, w->comm->mpi);
+    insist(most[0] == -most[1] && most[2] == -most[3], "ranks are in different collectives, or in one with different sizes");
+}
 static void do_work(work *w) {
     if (w->kind != COPY) stall_if_asked();
     gpu_works(true);
@@ -304,6 +313,7 @@ static void do_work(work *w) {
         memmove(w->to, w->from, w->count);
     } else if (w->kind == GROUP) {
         MPI_Request requests[MAX_MESSAGES];
+        MPI_Status statuses[MAX_MESSAGES];
         for (int receives = 1; receives >= 0; receives--)
             for (int i = 0; i < w->message_count; i++) {
                 message *m = &w->messages[i];
@@ -311,13 +321,20 @@ static void do_work(work *w) {
                 if (m->receives) MPI_Irecv(m->data, (int)m->bytes, MPI_BYTE, m->peer, 1, w->comm->mpi, &requests[i]);
                 else MPI_Isend(m->data, (int)m->bytes, MPI_BYTE, m->peer, 1, w->comm->mpi, &requests[i]);
             }
-        MPI_Waitall(w->message_count, requests, MPI_STATUSES_IGNORE);
+        MPI_Waitall(w->message_count, requests, statuses);
+        for (int i = 0; i < w->message_count; i++) {
+            int bytes = 0;
+            if (w->messages[i].receives) MPI_Get_count(&statuses[i], MPI_BYTE, &bytes);
+            insist(!w->messages[i].receives || bytes == (int)w->messages[i].bytes, "a message is shorter than its receiver expects");
+        }
     } else if (w->kind == ALL_GATHER) {
+        same_everywhere(w);
         char *all = HOST_NEW(char, w->count * (size_t)w->comm->size); // the send buffer may lie in the receive buffer
         MPI_Allgather(w->from, (int)w->count, MPI_BYTE, all, (int)w->count, MPI_BYTE, w->comm->mpi);
         memcpy(w->to, all, w->count * (size_t)w->comm->size);
         free(all);
     } else { // a reduce-scatter: adds in the order of ranks
+        same_everywhere(w);
         float *all = HOST_NEW(float, w->count * (size_t)w->comm->size);
         MPI_Alltoall(w->from, (int)w->count, MPI_FLOAT, all, (int)w->count, MPI_FLOAT, w->comm->mpi);
         for (size_t i = w->count; i < w->count * (size_t)w->comm->size; i++) all[i % w->count] += all[i];
@@ -382,6 +399,7 @@ static void queue_copy(cudaStream_t s, void *to, const void *from, size_t bytes)
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags) {
+    names_gpu();
     insist(flags == cudaStreamNonBlocking, "a stream that waits for the default stream");
     insist(stream_count < MAX_STREAMS, "too many streams");
     *stream = (cudaStream_t)host_alloc(sizeof(struct CUstream_st));
@@ -400,11 +418,16 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, i
     return cudaStreamCreateWithFlags(stream, flags);
 }
 cudaError_t cudaStreamDestroy(cudaStream_t s) {
-    insist(s->queued == s->done, "a stream with work is destroyed");
+    insist(s->waited == s->queued, "a stream is destroyed before the host has waited for its work");
     for (int i = 0; i < stream_count; i++)
         if (streams[i] == s) streams[i] = streams[--stream_count];
     free(s);
     return cudaSuccess;
+}
+// The first work of a stream that may still be under way when the host has not waited for it, whatever compute has.
+static int64_t not_waited_for(const struct CUstream_st *s) {
+    if (s->aside) return s->queued; // it has kernels alone
+    return s->queued - s->waited > MAX_WORK ? s->queued - MAX_WORK : s->waited;
 }
 static int64_t host_stops, waited_work; // how often the host waited for compute that it had not yet waited for, and up to which
 static void host_waits(cudaStream_t s, int64_t position, int64_t work) { // work: compute_work at that position of the compute stream
@@ -430,6 +453,7 @@ cudaError_t cudaDeviceSynchronize(void) {
     return cudaSuccess;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags) {
+    names_gpu();
     *event = (cudaEvent_t)host_alloc(sizeof(struct CUevent_st));
     (*event)->timed = (flags & cudaEventDisableTiming) == 0;
     return cudaSuccess;
@@ -450,7 +474,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t s) {
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t event, unsigned flags) {
     (void)flags;
-    if (event->stream == NULL) return cudaSuccess;
+    insist(event->stream != NULL, "a wait for an event that nobody has recorded");
     bool kernels = event->stream->compute || event->stream->aside;
     if (s->compute || (s->aside && !kernels)) {
         static int64_t waits;
@@ -522,11 +546,12 @@ cudaError_t cudaSetDevice(int device) {
     if (device < 0 || device >= gpus_seen()) return cudaErrorInvalidDevice;
     insist(getenv("FAKE_CUDA_BOUND") == NULL || left_cores == bound_far(),
            bound_far() ? "a rank stays on cores that are far from its GPU" : "a rank leaves cores that are near its GPU");
-    gpu_named = true;
+    gpu_named = device;
+    if (gpu_of_rank < 0) gpu_of_rank = device;
     return cudaSuccess;
 }
 cudaError_t cudaGetDevice(int *device) {
-    *device = 0;
+    *device = gpu_named;
     return cudaSuccess;
 }
 cudaError_t cudaDriverGetVersion(int *version) {
@@ -568,6 +593,7 @@ size_t fake_cuda_shared_allowed(const void *kernel) {
     return 48 * 1024;
 }
 cudaError_t cudaFuncSetAttribute(const void *function, enum cudaFuncAttribute attribute, int value) {
+    names_gpu();
     insist(attribute == cudaFuncAttributeMaxDynamicSharedMemorySize && value <= 99 * 1024,
            "an attribute of a kernel that no GPU of ours takes");
     int i = 0;
@@ -577,6 +603,7 @@ cudaError_t cudaFuncSetAttribute(const void *function, enum cudaFuncAttribute at
     return cudaSuccess;
 }
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total) {
+    names_gpu();
     const char *poor = getenv("FAKE_CUDA_POOR");
     *free_bytes = *total = (size_t)16 << 30;
     for (int i = 0; i < gpu_memory_count; i++) *free_bytes -= gpu_memory[i].bytes;
@@ -602,6 +629,7 @@ static bool in_one_piece(const void *p, size_t bytes) { // or in none
 }
 cudaError_t cudaHostRegister(void *p, size_t bytes, unsigned flags) {
     (void)flags;
+    names_gpu();
     insist(bytes < (size_t)512 << 30, "more memory pinned in one call than drivers from 580 on take");
     int policy;
     unsigned long nodes = 0;
@@ -616,12 +644,21 @@ cudaError_t cudaHostRegister(void *p, size_t bytes, unsigned flags) {
     return cudaSuccess;
 }
 cudaError_t cudaHostUnregister(void *p) {
-    insist(is_pinned(p), "memory that is not pinned");
-    for (int i = 0; i < pinned_count; i++)
-        if (pinned[i].at == (const char *)p) pinned[i] = pinned[--pinned_count];
+    int i = 0;
+    while (i < pinned_count && pinned[i].at != (const char *)p) i++;
+    insist(i < pinned_count, "memory that is not pinned");
+    for (int k = 0; k < stream_count; k++)
+        for (int64_t n = not_waited_for(streams[k]); n < streams[k]->queued; n++) {
+            const work *w = &streams[k]->ring[n % MAX_WORK];
+            insist(w->kind != COPY ||
+                   (!overlap(p, pinned[i].bytes, w->to, w->count) && !overlap(p, pinned[i].bytes, w->from, w->count)),
+                   "host memory is given back that a copy may still use");
+        }
+    pinned[i] = pinned[--pinned_count];
     return cudaSuccess;
 }
 cudaError_t cudaMallocHost(void **p, size_t bytes) {
+    names_gpu();
     insist(pinned_count < 4096, "too many pinned pieces of memory");
     *p = host_alloc(bytes);
     pinned[pinned_count].at = (const char *)*p;
@@ -769,6 +806,10 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *status) {
     return ncclSuccess;
 }
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
+    insist(!comm->finalized && comm->polls == 0 && comm->child == NULL, "a communicator is finalized that is busy, or twice");
+    for (int k = 0; k < stream_count; k++)
+        for (int64_t n = not_waited_for(streams[k]); n < streams[k]->queued; n++)
+            insist(streams[k]->ring[n % MAX_WORK].comm != comm, "a communicator is finalized while its transfers may be under way");
     comm->polls = 1;
     comm->finalized = true;
     return ncclInProgress;
@@ -1008,6 +1049,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t d, c
     int n = o->b == CUBLAS_OP_N ? b->columns : b->rows, k_of_b = o->b == CUBLAS_OP_N ? b->rows : b->columns;
     insist(handle != NULL && algorithm != NULL && workspace != NULL && workspace_bytes > 0 && s->compute,
            "a product without its surroundings");
+    insist((uintptr_t)workspace % 256 == 0, "a workspace of products that is not aligned");
     insist(algorithm->data[0] != 66 || k % (int)algorithm->data[1] == 0, "a product by an algorithm that loses terms");
     // The third proposal is tried only when timing chooses.
     insist(!must_be_deterministic() || algorithm->data[2] < 2, "a product that is chosen by time");
