@@ -14,6 +14,8 @@
 #include "trainer.h"   // defines: trainer, stop_on_error, read_step, evaluate, sample, report_step, print_*, note_tokens
 #include "verify.h"    // defines: verify
 
+#include <sys/statvfs.h>
+
 // ---- options ----
 
 // Reads the command line, which must be the same on every rank. Collective.
@@ -313,6 +315,19 @@ static bool open_states(trainer *t, error_text *error) {
     return resumed;
 }
 
+// Notes on stderr when the file system has less room than --export takes. Rank 0 calls it, long before.
+static void note_export_room(const trainer *t) {
+    const options *o = t->o;
+    struct statvfs disk;
+    if (statvfs(path_parent(o->export_to).text, &disk) != 0) return; // in a folder that the run makes
+    int64_t bytes = (o->export_dtype == EXPORT_AUTO || o->export_dtype == EXPORT_F32 ? 4 : 2) * config_parameters(&t->m.c);
+    if (o->export_dtype == EXPORT_AUTO && !o->from_scratch) bytes = safetensors_bytes(&t->source.like);
+    double room = (double)disk.f_bavail * (double)disk.f_frsize;
+    if (room < (double)bytes)
+        fprintf(stderr, "note: --export %s: will take %.3g GB, and %.3g GB are free\n", printable(o->export_to).text, 1e-9 * (double)bytes,
+                1e-9 * room);
+}
+
 // With --resume the newest complete state of --out, if there is one; otherwise random parameters, or those of the folder. Collective.
 static void start_parameters(trainer *t, error_text *error) {
     const options *o = t->o;
@@ -514,6 +529,7 @@ int main(int argc, char **argv) {
     take_memory(&t, &c, &setup, &error);
     start_parameters(&t, &error);
     allow_longer_waits(&t);
+    if (t.g.rank == 0 && o.export_to != NULL && !exported) note_export_room(&t);
     if (t.g.rank == 0) print_start(&t);
     if (o.trace != NULL) trace_start();
 

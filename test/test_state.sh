@@ -603,6 +603,19 @@ rm -r "$dir/small"
 check 'four and two that stay: a byte too little' [ "$(small $((6 * state - 1)) --save-every 1 --keep 3 --keep-every 10)" = 1 ]
 check 'every tenth stays, and the newest three' \
     [ "$(ls "$dir/small" | xargs)" = 'lock step-00000010 step-00000020 step-00000022 step-00000023 step-00000024' ]
+export_notes() { # bytes that are free, option...: the number of notes
+    rm -rf "$dir/exported"
+    SMALL_DISK=$1 LD_PRELOAD="$dir/small.so" "$binary" "${@:2}" --threads 1 --export "$dir/exported" 2>&1 </dev/null |
+        grep -c '^note: --export .*/exported: will take .* GB, and .* GB are free$'
+}
+one_step=(--model nano --from-scratch --train-data "$dir/data.bin" --seq-len 100 --steps 1)
+check 'an export: a byte too little' [ "$(export_notes $((4 * 125248 - 1)) "${one_step[@]}")" = 1 ]
+check 'enough for it' [ "$(export_notes $((4 * 125248)) "${one_step[@]}")" = 0 ]
+check 'in bf16, as its folder is: a byte too little' [ "$(export_notes $((2 * 21664 - 1)) --model test/golden/folder_bf16 --steps 0)" = 1 ]
+check 'enough for it' [ "$(export_notes $((2 * 21664)) --model test/golden/folder_bf16 --steps 0)" = 0 ]
+check 'in f16, unlike its folder: a byte too little' \
+    [ "$(export_notes $((2 * 21664 - 1)) --model test/golden/folder_f32 --steps 0 --export-dtype f16)" = 1 ]
+check 'enough for it' [ "$(export_notes $((2 * 21664)) --model test/golden/folder_f32 --steps 0 --export-dtype f16)" = 0 ]
 rm -r "$dir/small"
 check 'enough for six' [ "$(small $((6 * state)) --save-every 1 --keep 3 --keep-every 10)" = 0 ]
 common[length]=30
