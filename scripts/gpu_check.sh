@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Checks everything that only a GPU can show, with one command on one machine of one GPU or several, in less than ten minutes: builds
-# DEVICE=cuda for the GPU at hand, runs the GPU tests, the points that stayed open without a GPU (test/gpu_points.c) and the benchmarks.
+# DEVICE=cuda for the GPUs at hand, runs the GPU tests, the points that stayed open without a GPU (test/gpu_points.c) and the benchmarks.
 # Leaves one report file, and beside it a file of cuDNN's properties of the GPU.
 #   scripts/gpu_check.sh [--report FILE] [--only WORD]...   --only: the steps whose name contains one of the words,
 #                                                           and those that prepare them
@@ -177,7 +177,7 @@ if [ $mode = check ]; then
     for device in /dev/nvidia[0-9]*; do [ -r "$device" ] && { exec {held}<"$device"; } 2>/dev/null; done
 fi
 gpus=$(nvidia-smi --query-gpu=name,compute_cap --format=csv,noheader 2>/dev/null | grep -E ', *[0-9]+\.[0-9]+$')
-archs=$(sed -nE 's/.*, *([0-9]+)\.([0-9]+)$/\1\2/p' <<<"$gpus" | sort -nu | xargs) # of all kinds of GPUs here
+archs=$(sed -nE 's/.*, *([0-9]+)\.([0-9]+)$/\1\2/p' <<<"$gpus" | awk '$1 >= 80' | sort -nu | xargs) # of all kinds of GPUs here that will do
 gpu_total=$(grep -c . <<<"$gpus") # that programs see
 [ -n "${CUDA_VISIBLE_DEVICES:-}" ] && gpu_total=$(tr , '\n' <<<"$CUDA_VISIBLE_DEVICES" | grep -c .)
 first_gpu=${CUDA_VISIBLE_DEVICES:-0} first_gpu=${first_gpu%%,*}
@@ -200,7 +200,8 @@ if [ $mpi = 1 ] && [ $mode = check ] && ! two_ranks && ! { ip link set lo up 2>/
 fi
 make_options+=("DEVICE=cuda")
 makes() { why=$(make --no-print-directory -n "${make_options[@]}" "CUDA_ARCHS=${archs:-90}" "CUDNN=$cudnn" "MPI=$mpi" all 2>&1); }
-# For a GPU that the toolkit does not know yet: its newest kernels, of whose PTX the driver makes others, as of those of a plain `make`.
+# For a GPU that the toolkit does not know yet, the newest kernels that it can make: of their PTX the driver makes others, as after a plain
+# `make`.
 only_known_archs() {
     local nvcc known arch best chosen=
     nvcc=$(sed -nE 's/^CUDA [0-9.]+ \((.*)\) for sm .*/\1/p' <<<"$why" | head -1)

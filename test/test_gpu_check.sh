@@ -139,14 +139,15 @@ done
 rm -r "$pack"
 # GPUs of several kinds, and a toolkit that does not know one of them.
 cp -r "$dir/bin" "$dir/kinds"
-replace ../kinds/nvidia-smi '[[ $* == *compute_cap* ]] && printf "%s\n" "a new GPU, 12.0" "an A100, 8.0" "a new GPU, 12.0" || echo 81559'
+replace ../kinds/nvidia-smi '[[ $* == *compute_cap* ]] || exec echo 81559
+printf "%s\n" "a new GPU, 12.0" "an old GPU, 7.5" "an A100, 8.0" "a new GPU, 12.0"'
 replace ../kinds/make 'echo "CUDA 12.4 ('"$dir"'/kinds/nvcc) for sm $(sed -E "s|.*CUDA_ARCHS=([0-9 ]*[0-9]).*|\1|" <<<"$*")"'
 replace ../kinds/nvcc 'printf "compute_%s\n" 50 80 86 90'
 kinds() { env PATH="$dir/kinds:$PATH" "$dir/scripts/gpu_check.sh" --preflight; }
 check 'the newest kernels that the toolkit can make' ends_with 0 'for sm 80 90$' kinds
 check 'and a note' ends_with 0 '^note: this toolkit does not know sm_120; the kernels are those of sm_90' kinds
 replace ../kinds/nvcc 'printf "compute_%s\n" 80 90 100 120'
-check 'all kinds of GPUs, each once' ends_with 0 'for sm 80 120$' kinds
+check 'all kinds of GPUs that will do, each once' ends_with 0 'for sm 80 120$' kinds
 check 'a word that no step has in its name' ends_with 1 'FAILED  --only kernals: no step has this' gpu_check "${checked[@]}" --only kernals
 check 'a report that is none' ends_with 2 '^error: --rest: .* not a report of this check' scripts/gpu_check.sh --rest scripts/gpu_check.sh
 check 'cJSON is named where it is missing' ends_with 2 "missing: cJSON's header" gpu_check NO_HEADER=cJSON "${checked[@]}"
