@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <ftw.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 
 // A path by value; "" when it would be too long: no call opens that.
 typedef struct {
@@ -72,6 +73,11 @@ static inline bool path_within(const char *path, const char *folder) {
     path_text above = path_parent(path);
     if (strcmp(above.text, path) == 0) return false; // "/" or "."
     return path_same(above.text, folder) || path_within(above.text, folder);
+}
+// Bytes that are free in a folder's file system; infinity where that cannot be known.
+static inline double file_system_room(const char *folder) {
+    struct statvfs disk;
+    return statvfs(folder, &disk) == 0 ? (double)disk.f_bavail * (double)disk.f_frsize : INFINITY;
 }
 
 static inline uint64_t hash_mix(uint64_t x) { // a bijection of 64-bit numbers that mixes well (the finaliser of MurmurHash3)

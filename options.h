@@ -766,10 +766,10 @@ static inline bool options_check_together(const options *o, error_text *error) {
         return error_set(error, "--export %s: its name is longer than %d bytes", printable(o->export_to).text,
                          NAME_MAX - (int)strlen(".unfinished"));
     const char *const kept[] = {o->out, o->model}, *const of[] = {"--out", "--model"};
+    path_text unfinished = path_unfinished(o->export_to != NULL ? o->export_to : "");
     for (int i = 0; i < 2 && o->export_to != NULL; i++) {
-        path_text unfinished = path_unfinished(o->export_to);
         if (kept[i] != NULL && (path_same(kept[i], unfinished.text) || path_within(kept[i], unfinished.text)))
-            return error_set(error, "%s %s: --export is written there until it is whole, and what lies there is removed before; "
+            return error_set(error, "%s %s: --export is written there until it is whole, and what is there is removed first; "
                                     "give --export another name", of[i], printable(kept[i]).text);
     }
     const char *const outputs[] = {o->export_to, o->log, o->trace}, *const names[] = {"--export", "--log", "--trace"};
@@ -782,7 +782,7 @@ static inline bool options_check_together(const options *o, error_text *error) {
         if (o->out != NULL && options_in_state(outputs[i], o->out))
             return error_set(error, "%s %s: lies in a state of --out, which the run may remove; give another folder", names[i], text.text);
         if (i > 0 && o->export_to != NULL &&
-            (path_same(outputs[i], o->export_to) || path_same(outputs[i], path_unfinished(o->export_to).text)))
+            (path_same(outputs[i], o->export_to) || path_same(outputs[i], unfinished.text) || path_within(outputs[i], unfinished.text)))
             return error_set(error, "%s %s: --export will be there; give another name", names[i], text.text);
     }
     if (options_given(o, "export-dtype") && o->export_to == NULL)

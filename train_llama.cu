@@ -14,8 +14,6 @@
 #include "trainer.h"   // defines: trainer, stop_on_error, read_step, evaluate, sample, report_step, print_*, note_tokens
 #include "verify.h"    // defines: verify
 
-#include <sys/statvfs.h>
-
 // ---- options ----
 
 // Reads the command line, which must be the same on every rank. Collective.
@@ -310,22 +308,24 @@ static bool open_states(trainer *t, error_text *error) {
         printf("resume      %s: from step %lld, %lld samples of this data done\n", o->out, (long long)t->done.step,
                (long long)t->done.samples);
     else if (o->resume) printf("resume      %s: holds no state; starting from the beginning\n", o->out);
-    if (t->done.step < o->steps) state_note_room(&t->states, &t->m.c, t->done.step);
+    state_note_room(&t->states, &t->m.c, t->done.step);
     if (resumed) note_resumed(t);
     return resumed;
 }
 
-// Notes on stderr when the file system has less room than --export takes. Rank 0 calls it, long before.
+// Notes on stderr when the file system has less room than --export takes, beside the states of this run that it gets. Rank 0 calls it
+// before the training.
 static void note_export_room(const trainer *t) {
     const options *o = t->o;
-    struct statvfs disk;
-    if (statvfs(path_parent(o->export_to).text, &disk) != 0) return; // in a folder that the run makes
-    int64_t bytes = (o->export_dtype == EXPORT_AUTO || o->export_dtype == EXPORT_F32 ? 4 : 2) * config_parameters(&t->m.c);
-    if (o->export_dtype == EXPORT_AUTO && !o->from_scratch) bytes = safetensors_bytes(&t->source.like);
-    double room = (double)disk.f_bavail * (double)disk.f_frsize;
-    if (room < (double)bytes)
-        fprintf(stderr, "note: --export %s: will take %.3g GB, and %.3g GB are free\n", printable(o->export_to).text, 1e-9 * (double)bytes,
-                1e-9 * room);
+    path_text parent = path_parent(o->export_to);
+    double needed = (o->export_dtype == EXPORT_AUTO || o->export_dtype == EXPORT_F32 ? 4.0 : 2.0) * (double)config_parameters(&t->m.c);
+    if (o->export_dtype == EXPORT_AUTO && !o->from_scratch) needed = (double)safetensors_bytes(&t->source.like);
+    struct stat states, exported;
+    bool shared = o->out != NULL && stat(o->out, &states) == 0 && stat(parent.text, &exported) == 0 && states.st_dev == exported.st_dev;
+    double room = file_system_room(parent.text) - (shared ? state_bytes_more(&t->states, &t->m.c, t->done.step) : 0);
+    if (room < needed)
+        fprintf(stderr, "note: --export %s: will take %.3g GB, and %.3g GB are free%s\n", printable(o->export_to).text, 1e-9 * needed,
+                1e-9 * fmax(0, room), shared ? " beside the states of this run" : "");
 }
 
 // With --resume the newest complete state of --out, if there is one; otherwise random parameters, or those of the folder. Collective.

@@ -22,7 +22,6 @@
 #include "spikes.h"    // defines: recent_values
 #include <pthread.h>
 #include <sys/file.h>
-#include <sys/statvfs.h>
 
 typedef struct {
     int64_t step, samples; // done; samples: of this data
@@ -158,12 +157,10 @@ static inline bool state_store_open(state_store *s, comm *all, const options *o,
 // Whether the state of a step is never removed.
 static inline bool state_stays(const options *o, int64_t step) { return o->keep_every > 0 && step % o->keep_every == 0; }
 
-// Notes on stderr when the file system has less room than the states that a run from `step` on adds, at 12 bytes a parameter (--moments
-// bf16: 8). Rank 0 calls it.
-static inline void state_note_room(const state_store *s, const model_config *c, int64_t step) {
-    struct statvfs disk;
-    error_text unread = {"", 0}; // then the note may be wrong
-    if (statvfs(s->o->out, &disk) != 0) return;
+// Bytes of the states that a run from `step` on adds, at 12 a parameter (--moments bf16: 8).
+static inline double state_bytes_more(const state_store *s, const model_config *c, int64_t step) {
+    error_text unread = {"", 0}; // then they may be fewer
+    if (step >= s->o->steps) return 0;
     int64_t *steps = HOST_NEW(int64_t, STATES_MAX), count = state_list(s->o->out, steps, &unread);
     int64_t there = 0; // of those that may be removed
     int64_t every = s->o->save_every > 0 ? s->o->save_every : s->o->steps;
@@ -173,8 +170,11 @@ static inline void state_note_room(const state_store *s, const model_config *c, 
     int64_t most = max_i64(1, min_i64(saves, s->o->keep + 1 - there)); // at once, beside those that are there
     if (s->o->keep_every > 0) // and older than these
         most += max_i64(0, ((last - s->o->keep + 1) * every - 1) / s->o->keep_every - step / s->o->keep_every);
-    double needed = (s->o->moments == MOMENTS_BF16 ? 8.0 : 12.0) * (double)config_parameters(c) * (double)most;
-    double room = (double)disk.f_bavail * (double)disk.f_frsize;
+    return (s->o->moments == MOMENTS_BF16 ? 8.0 : 12.0) * (double)config_parameters(c) * (double)most;
+}
+// Notes on stderr when the file system has less room. Rank 0 calls it.
+static inline void state_note_room(const state_store *s, const model_config *c, int64_t step) {
+    double needed = state_bytes_more(s, c, step), room = file_system_room(s->o->out);
     if (room < needed)
         fprintf(stderr, "note: --out %s: the states of this run will take %.3g GB more (--keep %lld and one that is written%s), "
                         "and %.3g GB are free\n",

@@ -265,6 +265,7 @@ static void test_refusals(void) {
         {GOOD "--out one --export one/step-00000001/two", "lies in a state"}, {GOOD "--out ./one/ --log one//damaged-1/a/b", "in a state"},
         {GOOD "--out one.unfinished --export one", "--export is written there"},
         {GOOD "--out one.unfinished/two --export .//one/", "--export is written there"},
+        {GOOD "--log one.unfinished/two/log --export one", "--export will be there"},
         {GOOD "--out one/ --export one//damaged-step-00000002", "those of states"}, {GOOD "--out one/two --export one", "lies in"},
         {GOOD "--out ./one//two/three/ --export one/", "lies in"}, {GOOD "--ranks 3", "--dry-run"},
         {GOOD "--rope-theta 1", "from 1.001 to 1e+15"}, {GOOD "--rope-theta 0", "from 1.001"},

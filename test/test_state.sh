@@ -606,11 +606,16 @@ check 'every tenth stays, and the newest three' \
 export_notes() { # bytes that are free, option...: the number of notes
     rm -rf "$dir/exported"
     SMALL_DISK=$1 LD_PRELOAD="$dir/small.so" "$binary" "${@:2}" --threads 1 --export "$dir/exported" 2>&1 </dev/null |
-        grep -c '^note: --export .*/exported: will take .* GB, and .* GB are free$'
+        grep -c '^note: --export .*/exported: will take .* GB, and .* GB are free'
 }
 one_step=(--model nano --from-scratch --train-data "$dir/data.bin" --seq-len 100 --steps 1)
 check 'an export: a byte too little' [ "$(export_notes $((4 * 125248 - 1)) "${one_step[@]}")" = 1 ]
 check 'enough for it' [ "$(export_notes $((4 * 125248)) "${one_step[@]}")" = 0 ]
+rm -r "$dir/small"
+check 'beside the state of the run: a byte too little' \
+    [ "$(export_notes $((4 * 125248 + state - 1)) "${one_step[@]}" --out "$dir/small")" = 1 ]
+rm -r "$dir/small"
+check 'enough for both' [ "$(export_notes $((4 * 125248 + state)) "${one_step[@]}" --out "$dir/small")" = 0 ]
 check 'in bf16, as its folder is: a byte too little' [ "$(export_notes $((2 * 21664 - 1)) --model test/golden/folder_bf16 --steps 0)" = 1 ]
 check 'enough for it' [ "$(export_notes $((2 * 21664)) --model test/golden/folder_bf16 --steps 0)" = 0 ]
 check 'in f16, unlike its folder: a byte too little' \
