@@ -190,8 +190,8 @@ static inline size_t model_saving_bytes(const model *m) { // of m->saving
 }
 
 // Lays out every buffer of a rank in `device` and `host`. A run and a dry run both use this function: with arenas without a base it
-// only counts, and needs neither communicators nor a device. g must have shape, place, rank and ranks set. The model keeps the
-// pointer to g; model_free releases the tables.
+// only counts, and needs neither communicators nor a device. g must have shape, place, rank and ranks set;
+// setup->shard is as sequence_shard_make makes it. The model keeps the pointer to g; model_free releases the tables.
 static inline void model_layout(model *m, arena *device, arena *host, const model_config *c, const grid *g, const model_setup *setup) {
     memset(m, 0, sizeof *m);
     m->c = *c;

@@ -84,7 +84,7 @@ struct CUstream_st {
     work ring[MAX_WORK];
 };
 struct CUevent_st {
-    struct CUstream_st *stream; // NULL: not recorded, which counts as over
+    struct CUstream_st *stream; // NULL: not recorded, which counts as over for the host; no stream may wait for it
     int64_t position, compute_work;
     double recorded, product_milliseconds; // seconds; the clock of products at that moment
     bool timed;

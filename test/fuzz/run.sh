@@ -3,6 +3,7 @@
 # inputs that reach new code to grown-TARGET (into the corpus: build/fuzz/TARGET -merge=1 test/fuzz/corpus/NAME build/fuzz/grown-TARGET).
 #   test/fuzz/run.sh SECONDS TARGET...
 set -u
+unset CDPATH # with it, cd may go elsewhere
 cd "$(dirname "$0")/../.."
 seconds=$1 status=0
 shift
