@@ -105,6 +105,7 @@ for source in test/test_*.c; do
     grep -q '^// sanitize: no' "$source" || sanitized+=("$name")
 done
 build cpu DEVICE=cpu build/cpu/train_llama tools "${all[@]/#/build/cpu/test/}"
+[ -e train_llama ] || ln -sf build/cpu/train_llama train_llama # that of another build stays
 if [ ${#sanitized[@]} -gt 0 ]; then
     build sanitize DEVICE=cpu SANITIZE=1 build/cpu-sanitize/train_llama "${sanitized[@]/#/build/cpu-sanitize/test/}"
 fi

@@ -299,12 +299,13 @@ for length in 256K 1200K; do
 done
 
 # scripts/run_*.sh: their grid, and the memory and speed in their headers, are what --plan says now; test_run checks that their flags exist.
+mkdir "$dir/checkout" && ln -s "$(realpath "$binary")" "$dir/checkout/train_llama" # ./train_llama may be another build, or not there
 for script in scripts/run_llama3_8b_*.sh; do
     check "$script" bash -n "$script"
     check "$script --help" ends_with 0 "^   Slurm: .* sbatch $script" "$script" --help
-    check "$script agrees with the plan (else: dev/plan_tables.py)" python3 - "$script" "$binary" "$dir/run.json" <<'PY'
+    check "$script agrees with the plan (else: dev/plan_tables.py)" python3 - "$script" "$binary" "$dir/run.json" "$dir/checkout" <<'PY'
 import json, os, re, shlex, subprocess, sys
-script, binary, path = sys.argv[1:]
+script, binary, path, checkout = sys.argv[1:]
 text = open(script).read()
 outside = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "NODES"))} # of an allocation
 given = {**outside, "LAUNCH": "show", "MODEL": "a 'm'", "DATA": "a*.bin b"}
@@ -334,7 +335,7 @@ assert abs(float(theta) / (8e6 * (S / 65536) ** (4 / 3)) - 1) < 0.01 and theta i
 assert "--document-begin 128000 " in command
 assert int(re.search(r"USR1@(\d+)", text)[1]) >= best["step_s"] + 600
 # The dry run of the very command.
-given = {**os.environ, "LAUNCH": "env", "MODEL": "llama3-8b", "DATA": "d"}
+given = {**os.environ, "LAUNCH": "env", "MODEL": "llama3-8b", "DATA": "d", "SLURM_SUBMIT_DIR": checkout}
 dry = subprocess.run([script, "--dry-run", "--ranks", ranks], env=given, capture_output=True, text=True, check=True).stdout
 device, host = re.search(r"^  in all +(\S+) GiB +(\S+) GiB", dry, re.M).groups()
 assert device + " GiB of a GPU by the dry run" in header["memory"], (header["memory"], dry)
