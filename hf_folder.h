@@ -246,15 +246,15 @@ static inline bool hf_write_config(const model_config *c, const char *folder, co
     free(text);
     return ok;
 }
-// Writes tokenizer_config.json as it was, but for a "model_max_length" that is `was`, the length of the source's model: it becomes `now`.
+// Writes tokenizer_config.json as it was, but for a "model_max_length" below `now`, where the model's length has grown from `was`.
 static inline bool hf_write_tokenizer_config(const hf_file *file, const char *to, int64_t was, int64_t now, error_text *error) {
     const char *name = "\"model_max_length\"";
-    char *number = was != now ? strstr(file->bytes, name) : NULL, *end = NULL;
+    char *number = was < now ? strstr(file->bytes, name) : NULL, *end = NULL;
     if (number != NULL) {
         number += strlen(name);
         number += strspn(number, " \t\r\n:");
     }
-    if (number == NULL || strtod(number, &end) != (double)was) return file_write(to, file->bytes, file->count, error);
+    if (number == NULL || !(strtod(number, &end) < (double)now) || end == number) return file_write(to, file->bytes, file->count, error);
     size_t most = file->count + 32;
     char *changed = HOST_NEW(char, most);
     int n = snprintf(changed, most, "%.*s%lld%s", (int)(number - file->bytes), file->bytes, (long long)now, end);

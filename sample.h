@@ -200,9 +200,9 @@ static inline bool sample_open(sample_job *job, const options *o, int64_t V, con
     if (o->sample_prompt == NULL) job->prompt = room;
     else if ((job->prompt = sample_parse_prompt(o->sample_prompt, V, job->tokens, error)) == 0) return false;
     if (job->prompt < 1 || job->prompt + job->count > o->seq_len)
-        return error_set(error, "--sample-tokens %lld after a prompt of %lld tokens does not fit in --seq-len %lld; "
+        return error_set(error, "--sample-tokens %lld after a prompt of %lld token%s does not fit in --seq-len %lld; "
                                 "the sum must not exceed it",
-                         (long long)job->count, (long long)max_i64(job->prompt, 1), (long long)o->seq_len);
+                         (long long)job->count, (long long)max_i64(job->prompt, 1), plural(max_i64(job->prompt, 1)), (long long)o->seq_len);
     if (o->sample_prompt == NULL && !dataloader_read_tokens(data, 0, job->prompt, job->tokens, error)) return false;
     if (!first_rank) return true;
     if (folder != NULL) job->texts = token_texts_read(folder, V, &job->why);

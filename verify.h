@@ -25,6 +25,10 @@ static inline verify_bounds verify_bounds_of(const model_setup *setup, int cp) {
     if (setup->dkv_bf16) b.gradient += sqrt(cp) / 256;
     return b;
 }
+// apart: by how much of its norm a tensor's gradient differs at most. False for a NaN, too.
+static inline bool verify_agrees(double loss, double expected, double apart, verify_bounds b) {
+    return apart <= b.gradient && fabs(loss - expected) <= b.loss * expected;
+}
 
 typedef struct {
     grid g;
@@ -155,7 +159,7 @@ static inline bool verify(const model_config *c, const model_setup *setup, const
         char name[128];
         verify_bounds bounds = verify_bounds_of(setup, g->shape.cp);
         double apart = verify_compare(&here, &one, name, sizeof name), loss = here.result.loss, expected = one.result.loss;
-        if (!(apart <= bounds.gradient && fabs(loss - expected) <= bounds.loss * expected))
+        if (!verify_agrees(loss, expected, apart, bounds))
             error_set(error, "--verify: a step on this grid differs from the same step on one rank: "
                              "loss %.6f, one rank %.6f (relative bound %.1g); "
                              "gradients differ by up to %.2g of their norm, in %s (bound %.2g)",

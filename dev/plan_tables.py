@@ -305,6 +305,10 @@ if [ -z "${{MODEL:-}}" ] || [ -z "${{DATA:-}}" ]; then
     echo "error: MODEL must be a Hugging Face folder of Llama-3-8B, and DATA token files, such as 'data/long*.bin' (--help says more)" >&2
     exit 2
 fi
+if [ -z "${{LAUNCH:-}}" ] && [ ! -x train_llama ]; then
+    echo "error: $PWD has no ./train_llama; make DEVICE=cuda builds it" >&2
+    exit 2
+fi
 
 trap 'exit 130' INT
 for attempt in {{1..20}}; do

@@ -139,7 +139,7 @@ check 'export: of no more positions than can be read' "$binary" --model "$dir/ya
 check 'export: read again, it is yarn' tools stretched $golden/folder_f32 "$dir/log" "${stretch[1]}"
 cp -r $golden/folder_f32 "$dir/short_config"
 sed -i 's/"max_position_embeddings": 384/"max_position_embeddings": 48/' "$dir/short_config/config.json"
-printf '{"a": [1e30, "\\u00e9"],\n "model_max_length" : 48, "b": 48}' >"$dir/short_config/tokenizer_config.json"
+printf '{"a": [1e30, "\\u00e9"],\n "model_max_length" : 40, "b": 48}' >"$dir/short_config/tokenizer_config.json"
 companions='LICENSE USE_POLICY.md added_tokens.json chat_template.jinja generation_config.json merges.txt special_tokens_map.json
     tokenizer.json tokenizer.model vocab.json'
 for name in $companions README.md; do { echo "$name" && seq 20000; } >"$dir/short_config/$name"; done # of 100 KB

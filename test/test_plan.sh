@@ -371,6 +371,7 @@ interrupted() { # the signal is ignored in what make test starts in the backgrou
 for script in scripts/run_*.sh; do
     check "Ctrl-C, $script" interrupted "$script"
     check "no data: an error of the user, $script" ends_with 2 "^error: MODEL must be " env LAUNCH=show MODEL=m DATA= "$script"
+    check "no program, $script" ends_with 2 "^error: $dir has no ./train_llama" env SLURM_SUBMIT_DIR="$dir" MODEL=m DATA=d "$script"
     check "no model, $script" ends_with 2 "^error: MODEL must be " env -u MODEL LAUNCH=show DATA=d "$script"
 done
 

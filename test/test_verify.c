@@ -37,8 +37,53 @@ static void check_verify(const char *where, grid_shape shape, model_setup setup,
     grid_free(&g);
 }
 
+// What is compared: which tensor differs most and by how much, a gradient that is not a number, and each bound by itself.
+static void check_compare(comm *world) {
+    model_config c = fixture_config(3, 64, 8, 4, 8, 60, 200, false);
+    model_setup distributed = run_of(1, 2, 8), alone = run_of(1, 1, 1);
+    verify_model here, one;
+    error_text error = {"", 0};
+    memset(&here, 0, sizeof here);
+    memset(&one, 0, sizeof one);
+    comm *self = comm_split(world, comm_rank(world), 0, COMM_CONTROL);
+    grid_create(&here.g, fixture_shape(1, 2, 4, 2), false, world);
+    grid_create(&one.g, fixture_shape(1, 1, 1, 1), false, self);
+    int64_t S = 8 * VERIFY_ROWS - 1;
+    bool made = verify_step(&one, &c, alone, S, &error) && verify_step(&here, &c, distributed, S, &error);
+    CHECK(made, "%s", error.text);
+    if (!made) return;
+
+    char name[128];
+    double apart = verify_compare(&here, &one, name, sizeof name);
+    CHECK(apart > 0 && apart < 1e-4, "gradients of the same step differ by %g, in %s", apart, name);
+    const zero_unit *unit = &one.m.zero.units[2]; // of layer 1
+    float *grads = zero_optim_grads(&one.m.zero, 2) + unit->tensors[unit->tensor_count - 1].offset;
+    int64_t count = unit->count - unit->tensors[unit->tensor_count - 1].offset;
+    for (int64_t i = 0; i < count; i++) grads[i] *= 1.25f;
+    apart = verify_compare(&here, &one, name, sizeof name);
+    CHECK(fabs(apart - 0.2) < 1e-4 && strcmp(name, "model.layers.1.mlp.down_proj.weight") == 0, "%g, %s", apart, name);
+    grads[count / 2] = NAN; // which one rank of those that update compares
+    apart = verify_compare(&here, &one, name, sizeof name);
+    CHECK(isinf(apart) && strcmp(name, "model.layers.1.mlp.down_proj.weight") == 0, "%g, %s", apart, name);
+
+    verify_bounds b = verify_bounds_of(&distributed, 4);
+    CHECK(verify_agrees(2, 2, 0, b) && verify_agrees(2, 2 + 1.9 * b.loss, 0.9 * b.gradient, b), "equal steps");
+    CHECK(!verify_agrees(2, 2 + 2.1 * b.loss, 0, b) && !verify_agrees(2, 2 - 2.1 * b.loss, 0, b), "a loss that differs");
+    CHECK(!verify_agrees(2, 2, 1.1 * b.gradient, b) && !verify_agrees(2, 2, INFINITY, b), "gradients that differ");
+    CHECK(!verify_agrees(NAN, 2, 0, b) && !verify_agrees(NAN, NAN, 0, b) && !verify_agrees(2, 2, NAN, b), "not a number");
+    distributed.dkv_bf16 = true;
+    CHECK(verify_bounds_of(&distributed, 4).gradient == b.gradient + 2.0 / 256, "bounds with dKV as bf16");
+
+    model_release(&here.m, &here.device, &here.host);
+    model_release(&one.m, &one.device, &one.host);
+    grid_free(&here.g);
+    grid_free(&one.g);
+    comm_free(self);
+}
+
 int main(int argc, char **argv) {
     comm *world = test_start(&argc, &argv);
+    check_compare(world);
     model_setup setup = run_of(1, 2, 8);
     check_verify("hp 2, cp 4, w 2", fixture_shape(1, 2, 4, 2), setup, NO_FAULT, world);
     check_verify("wrong rows", fixture_shape(1, 2, 4, 2), setup, WRONG_ROWS, world);
