@@ -70,10 +70,10 @@ endif
 # The sources of the device layer. The kernels (device/cuda/*.cu) are the same source for a GPU and for the emulation on the CPU.
 KERNELS := $(sort $(wildcard device/cuda/*.cu))
 ifeq ($(DEVICE),cpu)
-  DEVICE_SOURCES := $(addprefix device/cpu/,device.c host_memory.c ops.c attention.c) $(COMM_SOURCE)
+  DEVICE_SOURCES := $(addprefix device/cpu/,device.c blas.c host_memory.c ops.c attention.c) $(COMM_SOURCE)
 else ifeq ($(DEVICE),emulated)
   DEVICE_SOURCES := $(KERNELS) $(addprefix device/cuda/,device_emulated.c linear_emulated.c attention_blocks.c attention_emulated.c) \
-                    device/cpu/host_memory.c $(COMM_SOURCE)
+                    device/cpu/blas.c device/cpu/host_memory.c $(COMM_SOURCE)
   DEVICE_FLAGS := -DDEVICE_EMULATED $(if $(filter bf16,$(FLOATX)),-DDEVICE_BF16)
   CFLAGS += $(DEVICE_FLAGS)
   KERNEL_COMPILER := $(CXX) -x c++ -std=c++17 -D_GNU_SOURCE -g1 $(OPT) -Wall -Wextra $(ERRORS) -Wno-unknown-pragmas $(DEVICE_FLAGS)

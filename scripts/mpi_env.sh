@@ -15,6 +15,6 @@ export PRTE_MCA_hwloc_default_binding_policy="${PRTE_MCA_hwloc_default_binding_p
 # These two make OpenBLAS use the kernels or block sizes of another CPU, which halves its speed. It reads them before main.
 if [ -n "${OPENBLAS_CORETYPE:-}${OPENBLAS_L2_SIZE:-}" ]; then
     echo "note: unsetting OPENBLAS_CORETYPE=${OPENBLAS_CORETYPE:-} OPENBLAS_L2_SIZE=${OPENBLAS_L2_SIZE:-}," \
-        "so that OpenBLAS chooses for this CPU" >&2
+        "so that OpenBLAS, or the program (device/cpu/blas.c), chooses for this CPU" >&2
     unset OPENBLAS_CORETYPE OPENBLAS_L2_SIZE
 fi

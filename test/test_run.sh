@@ -393,6 +393,19 @@ named = [sum(row['slowest'] for row in rows if row['rank'] == rank) for rank in 
 assert slowest > 1.1 * mean and named[1] > 2 * named[0], (mean, slowest, rows)"
 check 'and logged' python3 -c "$logged"
 # So is one whose disk is slow: the others wait for it where data is read.
+# An OpenBLAS that does not know the CPU takes its oldest kernels; the program then starts itself anew with others (device/cpu/blas.c).
+preload older <<'C'
+char *openblas_get_corename(void) { static char core[] = "Prescott"; return core; }
+C
+kernels=Prescott
+grep -qw avx2 /proc/cpuinfo && kernels='Prescott (OPENBLAS_CORETYPE=Haswell is set)'
+grep -qw avx512vl /proc/cpuinfo && kernels='Prescott (OPENBLAS_CORETYPE=SkylakeX is set)'
+older() { # expected environment...
+    env -u OPENBLAS_CORETYPE LD_PRELOAD="$dir/older.so" "${@:2}" mpirun -np 2 "$binary" --model nano --from-scratch --steps 0 --threads 1 |
+        grep -qF "OpenBLAS $1"
+}
+check 'an OpenBLAS that is older than the CPU is told which kernels it can run' older "$kernels"
+check 'what is set stays' older 'Prescott (OPENBLAS_CORETYPE=Prescott is set)' OPENBLAS_CORETYPE=Prescott
 preload reads <<'C'
 #include <dlfcn.h>
 #include <unistd.h>
