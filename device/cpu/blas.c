@@ -1,7 +1,7 @@
 // Makes OpenBLAS use kernels for this CPU. It chooses them by the CPU's model number, before main, and takes its oldest, those of Prescott
 // (SSE3), for a model that is newer than the library: 0.3.21 (Debian 12) on Intel's Emerald Rapids, which then multiplies matrices at a
-// fifth of its speed. The choice can be made only by OPENBLAS_CORETYPE, before the library is loaded. So the program starts itself anew with
-// it, here, while nothing has begun: MPI allows no exec later. A value that the user has set stays.
+// fifth of its speed. The choice can be made only by OPENBLAS_CORETYPE, before the library is loaded. So the program starts itself anew,
+// here, while nothing has begun: MPI allows no exec later. A value that the user has set stays.
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
