@@ -349,7 +349,8 @@ static inline void calibrate_nodes(calibration *c, cluster *machines, int local)
     c->alltoall = all;
     c->bytes = calibrate_alltoall_bytes(c);
     double volume = (double)c->bytes * n, alltoall = calibrate_seconds(c, calibrate_alltoall, TIMES);
-    double rest = alltoall - machines->alltoall_latency - volume * machines->alltoall_pack;
+    double links = (local - 1.0) / n / (machines->nvlink_rate * machines->collective_efficiency); // s per byte
+    double rest = alltoall - machines->alltoall_latency - volume * fmax(machines->alltoall_pack, links);
     double wire = volume * (n - local) / n * share * (1 + machines->alltoall_congestion * log2(n)) / rate;
     calibrate_set(machines, "alltoall_efficiency", wire / fmax(rest, alltoall / 100));
     calibrate_note(c, "# nodes: one flow a NIC %.4g GB/s, all ranks at once %.4g GB/s a NIC; "

@@ -36,7 +36,7 @@ static inline NOT_SANITIZED void attention_reference(attention_block b, attentio
                 p[j] = 0;
                 for (int d = 0; d < HS; d++) p[j] += q[d] * k[d];
                 p[j] *= scale;
-                largest = fmax(largest, p[j]);
+                if (p[j] > largest) largest = p[j]; // fmax is a call
             }
             for (int64_t j = from; j < to; j++) sum += p[j] = exp(p[j] - largest);
             x.lse[h * b.lse_stride + i] = to > from ? largest + log(sum) : -INFINITY;

@@ -17,7 +17,10 @@ __attribute__((constructor)) static void blas_choose_kernels(int argc, char **ar
     bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     bool avx512 = __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
     if (!avx2 || setenv("OPENBLAS_CORETYPE", avx512 ? "SkylakeX" : "Haswell", 1) != 0) return;
-    execv("/proc/self/exe", argv); // where it fails, the program goes on, slower
+    char program[4096]; // by its path, whose last part is its name among the processes
+    ssize_t n = readlink("/proc/self/exe", program, sizeof program - 1);
+    program[n > 0 ? n : 0] = '\0';
+    execv(program, argv); // where it fails, the program goes on, slower
     unsetenv("OPENBLAS_CORETYPE");
 }
 #endif

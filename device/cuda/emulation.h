@@ -161,7 +161,8 @@ struct machine {
     unsigned barrier_line; // where the __syncthreads stands that the threads that have arrived wait at
     bool reverse, in_kernel;
     fiber *current;
-    fiber scheduler;
+    fiber scheduler; // starts blocks, and goes on when the last thread has ended
+    size_t ready_head; // of the queue
     std::vector<fiber *> idle, waiting, ready;
     warp_state warps[MAX_THREADS / WARP];
     unsigned char *shared;
@@ -215,7 +216,6 @@ inline void switch_fibers(fiber *from, fiber *to) {
     switch_stacks(from, to);
 #endif
 }
-inline void stand_still() { switch_fibers(m.current, &m.scheduler); }
 
 // ---- threads of a block ----
 
@@ -224,31 +224,7 @@ inline void wake(std::vector<fiber *> &waiting) {
     waiting.clear();
 }
 
-// What every fiber does: take the block's next thread and run it to its end, until none is left to start; then wait for another block.
-inline void fiber_main() {
-#ifdef __SANITIZE_ADDRESS__
-    __sanitizer_finish_switch_fiber(nullptr, &m.scheduler_stack, &m.scheduler_stack_bytes);
-#endif
-    for (;;) {
-        fiber *self = m.current;
-        while (m.started < m.threads) {
-            unsigned t = m.started++;
-            if (m.reverse) t = m.threads - 1 - t;
-            self->where = dim3(t % m.block.x, t / m.block.x % m.block.y, t / (m.block.x * m.block.y));
-            self->lane = t % WARP;
-            self->warp = t / WARP;
-            self->shuffles = 0;
-            m.in_kernel = true;
-            m.body(m.arguments);
-            m.in_kernel = false;
-            if (!self->copies.empty()) comm_abort("emulation: %s: a thread ends before copies that it started", m.kernel);
-            m.ended++;
-        }
-        m.idle.push_back(self);
-        stand_still();
-    }
-}
-
+inline void fiber_main();
 inline fiber *fiber_new() {
     fiber *f = new fiber();
     size_t page = (size_t)sysconf(_SC_PAGESIZE); // up to 64 KiB on arm
@@ -286,32 +262,65 @@ inline fiber *fiber_new() {
     abort();
 }
 
+// Whose turn is next: threads that were woken, then those that are still to start, in the end the scheduler's.
+inline fiber *next_fiber() {
+    fiber *next;
+    if (m.ended == m.threads) return &m.scheduler;
+    if (m.ready_head == m.ready.size()) {
+        m.ready.clear();
+        m.ready_head = 0;
+        if (m.started == m.threads) report_deadlock();
+        if (m.idle.empty()) return fiber_new();
+        next = m.idle.back();
+        m.idle.pop_back();
+    } else if (m.reverse) { // last woken, first run: one warp runs far ahead, to the block's next barrier
+        next = m.ready.back();
+        m.ready.pop_back();
+    } else { // first woken, first run: the warps keep in step
+        next = m.ready[m.ready_head++];
+    }
+    return next;
+}
+inline void stand_still() {
+    fiber *self = m.current;
+    m.current = next_fiber();
+    switch_fibers(self, m.current);
+}
+
+// What every fiber does: take the block's next thread and run it to its end, until none is left to start; then wait for another block.
+inline void fiber_main() {
+#ifdef __SANITIZE_ADDRESS__
+    bool first = m.scheduler_stack == nullptr; // then it is the scheduler that was left
+    __sanitizer_finish_switch_fiber(nullptr, first ? &m.scheduler_stack : nullptr, first ? &m.scheduler_stack_bytes : nullptr);
+#endif
+    for (;;) {
+        fiber *self = m.current;
+        while (m.started < m.threads) {
+            unsigned t = m.started++;
+            if (m.reverse) t = m.threads - 1 - t;
+            self->where = dim3(t % m.block.x, t / m.block.x % m.block.y, t / (m.block.x * m.block.y));
+            self->lane = t % WARP;
+            self->warp = t / WARP;
+            self->shuffles = 0;
+            m.in_kernel = true;
+            m.body(m.arguments);
+            m.in_kernel = false;
+            if (!self->copies.empty()) comm_abort("emulation: %s: a thread ends before copies that it started", m.kernel);
+            m.ended++;
+        }
+        m.idle.push_back(self);
+        stand_still();
+    }
+}
+
 inline void run_block() {
     m.started = m.ended = m.arrived = m.at_warp = m.barriers = 0;
     for (unsigned w = 0; w * WARP < m.threads; w++) {
         m.warps[w].lanes = m.threads - w * WARP < WARP ? m.threads - w * WARP : WARP;
         m.warps[w].arrived = m.warps[w].barriers = 0;
     }
-    size_t head = 0; // of the queue m.ready
-    while (m.ended < m.threads) {
-        if (head < m.ready.size() && m.reverse) { // last woken, first run: one warp runs far ahead, to the block's next barrier
-            m.current = m.ready.back();
-            m.ready.pop_back();
-        } else if (head < m.ready.size()) { // first woken, first run: the warps keep in step
-            m.current = m.ready[head++];
-        } else if (m.started < m.threads) {
-            if (m.idle.empty()) m.idle.push_back(fiber_new());
-            m.current = m.idle.back();
-            m.idle.pop_back();
-        } else {
-            report_deadlock();
-        }
-        if (head == m.ready.size()) {
-            m.ready.clear();
-            head = 0;
-        }
-        switch_fibers(&m.scheduler, m.current);
-    }
+    m.current = &m.scheduler;
+    stand_still();
 }
 
 [[noreturn]] inline void refuse(const char *why) {
