@@ -32,10 +32,11 @@ check 'the number type is that of this build' bash -c "'$binary' --calibrate --m
 check 'a rate that a processor can have' awk '$1 == "peak" {exit !($2 > 1e8 && $2 < 1e14)}' "$dir/here1.txt"
 # A run prints what was predicted for it from the measured figures.
 seq 1 20000 | tokens_of data
+sent='sent by a rank ([0-9.]+ [KM]iB) a step, measured \1$' # exactly what was predicted
 check 'a run predicts with the file' bash -c "
     mpirun -np 4 '$binary' --model nano --from-scratch --train-data '$dir/data.bin' --seq-len 256 --hp 2 --cp 2 --steps 5 \
         --cluster '$dir/here4.txt' |
-    grep -qE '^predicted for .*here4.txt: [0-9.]+ ms a step, measured [0-9.]+ \| memory .*, measured .* \| sent by a rank'"
+    grep -qE '^predicted for .*here4.txt: [0-9.]+ ms a step, measured [0-9.]+ \| memory .*, measured .* \| $sent'"
 # With other machines than the file's, here four ranks on one where it has one, the plan and the prediction assume the same ones.
 check 'a run is predicted for its own machines' bash -c "
     mpirun -np 4 '$binary' --model nano --from-scratch --train-data '$dir/data.bin' --seq-len 256 --hp auto --global-batch 4 --steps 5 \

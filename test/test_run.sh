@@ -379,8 +379,8 @@ times = [row['compute_ms'] for row in rows]
 assert all(t['mean'] <= t['slowest'] <= row['step_ms'] and t['rank'] in (0, 1) for t, row in zip(times, rows)), times
 assert 'kv_inner' in line and all(sum(row['exposed_ms'].values()) < row['step_ms'] for row in rows), line"
 
-# A rank that computes longer than the others is named: rank 1, which is stopped three quarters of the time.
-stopped='(while kill -STOP $$; do sleep 0.15; kill -CONT $$; sleep 0.05; done) >/dev/null 2>&1 & exec "$@"'
+# A rank that computes longer than the others is named: rank 1, which is stopped most of the time, also where a sleep takes longer.
+stopped='(while kill -STOP $$; do sleep 0.15; kill -CONT $$; sleep 0.01; done) >/dev/null 2>&1 & exec "$@"'
 long=("$binary" "${model[@]}" --dp 2 --batch-size 8 --log "$dir/slow.jsonl" --steps)
 mpirun -np 1 "${long[@]}" 40 : -np 1 bash -c "$stopped" slow "${long[@]}" 40 >"$dir/slow.out" 2>&1
 check 'the slowest rank is named' \
@@ -393,6 +393,17 @@ named = [sum(row['slowest'] for row in rows if row['rank'] == rank) for rank in 
 assert slowest > 1.1 * mean and named[1] > 2 * named[0], (mean, slowest, rows)"
 check 'and logged' python3 -c "$logged"
 # So is one whose disk is slow: the others wait for it where data is read.
+preload reads <<'C'
+#include <dlfcn.h>
+#include <unistd.h>
+ssize_t pread(int f, void *to, size_t n, off_t at) {
+    usleep(10000);
+    return ((ssize_t (*)(int, void *, size_t, off_t))dlsym(RTLD_NEXT, "pread"))(f, to, n, at);
+}
+C
+mpirun -np 1 "${long[@]}" 10 : -np 1 env LD_PRELOAD="$dir/reads.so" "${long[@]}" 10 >"$dir/slow.out" 2>&1
+check 'and one whose disk is slow' python3 -c "$logged"
+
 # An OpenBLAS that does not know the CPU takes its oldest kernels; the program then starts itself anew with others (device/cpu/blas.c).
 preload older <<'C'
 char *openblas_get_corename(void) { static char core[] = "Prescott"; return core; }
@@ -406,16 +417,6 @@ older() { # expected environment...
 }
 check 'an OpenBLAS that is older than the CPU is told which kernels it can run' older "$kernels"
 check 'what is set stays' older 'Prescott (OPENBLAS_CORETYPE=Prescott is set)' OPENBLAS_CORETYPE=Prescott
-preload reads <<'C'
-#include <dlfcn.h>
-#include <unistd.h>
-ssize_t pread(int f, void *to, size_t n, off_t at) {
-    usleep(10000);
-    return ((ssize_t (*)(int, void *, size_t, off_t))dlsym(RTLD_NEXT, "pread"))(f, to, n, at);
-}
-C
-mpirun -np 1 "${long[@]}" 10 : -np 1 env LD_PRELOAD="$dir/reads.so" "${long[@]}" 10 >"$dir/slow.out" 2>&1
-check 'and one whose disk is slow' python3 -c "$logged"
 
 # Dry run: on a single process, it prints the longest sequence.
 check 'dry run' bash -c "'$binary' --model llama3-8b --dry-run --hp 8 --cp 8 --seq-len 1M --zero-params full --recompute selective \
