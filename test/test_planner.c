@@ -243,6 +243,11 @@ static void check_network(void) {
     grid_shape inside = planner_shape(&c, 1, 8, 8, 1, PLACEMENT_CONTEXT_FIRST);
     CHECK(fabs(planner_pass_gather(&c, &inside, 0, 1e9, 2e9).outer / (7 * 3e9 / (300e9 * c.collective_efficiency)) - 1) < 1e-12,
           "an all-gather inside a node");
+    // The all-gather hides behind the first ring step, the reduce-scatter behind nothing; they keep NICs busy only between nodes.
+    planner_pass hidden = planner_pass_gather(&slow, &inside, 1e3, 1e9, 2e9), apart = planner_pass_gather(&slow, &astride, 1e9, 1e9, 2e9);
+    CHECK(fabs(hidden.outer / hidden.home - 1) < 1e-9 && hidden.home > 0 && hidden.nic == 0, "a hidden all-gather inside a node");
+    CHECK(fabs(apart.outer / apart.home - 1) < 1e-9 && apart.nic == 2 * planner_hop(&slow, 1e9, 1) + 2 * planner_hop(&slow, 2e9, 1),
+          "a hidden all-gather between nodes: %g s, %g of a NIC", apart.outer, apart.nic);
 }
 
 // Fewer ranks on a machine have a larger share of it each. What lies between machines, and what is relative to the peak, stays.
@@ -623,6 +628,14 @@ static void check_our_schedule(void) {
     r.inner_on_nic = true; // the four inner hops of a window share the NIC with its outer hop
     CHECK(fabs(planner_ring_late(&r) - (16 * 4 + 50 + 14 * 100 + 50 + 50 + 1)) < 1e-9,
           "ours, inner and outer hops on one NIC: %g", planner_ring_late(&r));
+    // How long a NIC is busy, hidden or not: by all hops, by the outer ones alone, by none.
+    r.outer_on_nic = true;
+    double all = planner_pass_split(r, SCHEDULE_LATE_DKV).nic;
+    r.inner_on_nic = false;
+    double outer_alone = planner_pass_split(r, SCHEDULE_LATE_DKV).nic;
+    r.outer_on_nic = false;
+    CHECK(fabs(all - (16 * 4 + 50 + 14 * 100 + 50 + 50 + 1)) < 1e-9 && fabs(outer_alone - (50 + 14 * 100 + 50 + 50)) < 1e-9 &&
+          planner_pass_split(r, SCHEDULE_LATE_DKV).nic == 0, "a NIC is busy for %g, by outer hops for %g", all, outer_alone);
     r.w = r.windows = 1;
     CHECK(planner_ring_late(&r) == 1 && planner_ring_loongtrain(&r) == 1, "a ring of one communicates");
 }
@@ -1080,6 +1093,9 @@ static void check_mix(void) {
               "kind %d: %g s, with 8 layers less %g, all less %g", kind, seconds[0], seconds[1], seconds[2]);
         CHECK(fabs(kept[1] / (0.75 * kept[0] + 0.25 * kept[2]) - 1) < 1e-12,
               "kind %d: %g bytes are kept, with 8 layers less %g, all less %g", kind, kept[0], kept[1], kept[2]);
+        double first = planner_kept_sum(&m, &c, &p[1], 20, 4096, false), more = planner_kept_sum(&m, &c, &p[1], 30, 4096, false);
+        CHECK(fabs(first / (20 * kept[0]) - 1) < 1e-12 && fabs(more / (24 * kept[0] + 6 * kept[2]) - 1) < 1e-12,
+              "kind %d: the first 20 layers keep %g bytes, the first 30 %g", kind, first, more); // the last 8 are of a kind less
         CHECK(fabs(flop[1] / (0.75 * flop[0] + 0.25 * flop[2]) - 1) < 1e-12, "kind %d: FLOP", kind);
     }
 }
