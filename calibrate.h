@@ -349,10 +349,13 @@ static inline void calibrate_nodes(calibration *c, cluster *machines, int local)
     c->alltoall = all;
     c->bytes = calibrate_alltoall_bytes(c);
     double volume = (double)c->bytes * n, alltoall = calibrate_seconds(c, calibrate_alltoall, TIMES);
-    double links = (local - 1.0) / n / (machines->nvlink_rate * machines->collective_efficiency); // s per byte
-    double rest = alltoall - machines->alltoall_latency - volume * fmax(machines->alltoall_pack, links);
-    double wire = volume * (n - local) / n * share * (1 + machines->alltoall_congestion * log2(n)) / rate;
-    calibrate_set(machines, "alltoall_efficiency", wire / fmax(rest, alltoall / 100));
+    grid_shape shape = planner_shape(machines, 1, n, 1, 1, PLACEMENT_HEAD_FIRST);
+    cluster ideal = *machines;
+    ideal.alltoall_efficiency = INFINITY;
+    double inside_node = planner_alltoall(&ideal, &shape, volume);
+    ideal.alltoall_efficiency = 1;
+    double wire = planner_alltoall(&ideal, &shape, volume) - inside_node;
+    calibrate_set(machines, "alltoall_efficiency", wire / fmax(alltoall - inside_node, alltoall / 100));
     calibrate_note(c, "# nodes: one flow a NIC %.4g GB/s, all ranks at once %.4g GB/s a NIC; "
                       "alltoall of all, %.0f bytes a rank, %.4g us\n",
                    1e-9 * bytes / one, 1e-9 * bytes * share / together, volume, 1e6 * alltoall);

@@ -73,8 +73,9 @@ int main(int argc, char **argv) {
         grid_shape shape = planner_shape(&machines, 1, 4, 1, 1, PLACEMENT_HEAD_FIRST);
         double predicted = 1e6 * planner_alltoall(&machines, &shape, bytes);
         // On a busy machine, measured inside a node may be more than all of it.
-        double links = 1.0 / 4 / (machines.nvlink_rate * machines.collective_efficiency); // to 1 rank of 4
-        double inside = 1e6 * (machines.alltoall_latency + bytes * fmax(machines.alltoall_pack, links));
+        cluster ideal = machines;
+        ideal.alltoall_efficiency = INFINITY;
+        double inside = 1e6 * planner_alltoall(&ideal, &shape, bytes);
         CHECK(fabs(machines.nic_rate / (1e9 * fmax(one, together)) - 1) < 1e-3,
               "a NIC of %g B/s, measured %g and %g GB/s", machines.nic_rate, one, together);
         CHECK(fabs(predicted / microseconds - 1) < 0.02 || emulated || machines.alltoall_efficiency == 4 || inside > 0.98 * microseconds,
