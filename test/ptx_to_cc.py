@@ -102,6 +102,10 @@ def statement(text):
         return 'warp_barrier("__syncwarp", true);'
     if code == 'cp.async.wait_all':
         return 'copy_async_wait();'
+    if code == 'cp.async.commit_group':
+        return 'copy_async_group();'
+    if code == 'cp.async.wait_group':
+        return f'copy_async_wait_but({args[0]});'
     if code in ('cp.async.cg.shared.global', 'cp.async.ca.shared.global'):
         return f'copy_async((void *){address(args[0], "shared", args[2])}, (const void *){address(args[1], "global", args[2])}, {args[2]});'
     if code == 'prefetch.global.L2':

@@ -797,8 +797,8 @@ static void test_alone(int64_t T, int Hq, int Hkv, int HS, bool causal, int gap,
     op_attention_forward(sum.f, lse.f, a.q.x, a.k.x, a.v.x, b, false, scratch);
     device_synchronize();
     memcpy(alone[0].x, out.x, sizeof(floatX) * (size_t)a.nq);
-    op_cast_rows(out.x, b.q_stride, sum.f, T, width);
     if (taken) memcpy(scratch, a.q.x, sizeof(floatX)); // where a call's out begins, unless it goes to its place at once
+    op_cast_rows(out.x, b.q_stride, sum.f, T, width);
     bool took = op_attention_forward_alone(alone[0].x, lse_alone.f, a.q.x, a.k.x, a.v.x, b, scratch);
     device_synchronize();
     CHECK(!taken || (memcmp(scratch, a.q.x, sizeof(floatX)) == 0) == at_once,

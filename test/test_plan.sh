@@ -412,6 +412,15 @@ for offloaded, row in enumerate(rows):
         out = subprocess.run([sys.argv[1], *options], capture_output=True, text=True).stdout
         longest = int(re.search(r"options: (\d+) tokens", out)[1])
         assert int(re.sub(r"\D", "", said) or 0) == longest, (row[0], ranks, said, longest)
+with_heads = re.search(r"our first row would be (\S+) and (\S+):", text)
+on_four = re.search(r"there ours plans (\S+) \(36 GiB of each, all states on the host, cp 4\)", text)
+others = " ".join(command).replace("--ranks 8 --cp 8 ", "").split() # than those of the grid
+for said, options in ((with_heads[1], others[:-3] + "--ranks 8 --hp 8".split()),
+                      (with_heads[2], others[:-3] + "--ranks 32 --hp 8 --cp 4".split()),
+                      (on_four[1], others + "--ranks 4 --cp 4 --memory-budget 36GiB".split())):
+    out = subprocess.run([sys.argv[1], *options], capture_output=True, text=True).stdout
+    longest = int(re.search(r"options: (\d+) tokens", out)[1])
+    assert int(said.replace(",", "")) == longest, (options, said, longest)
 PY
 
 check 'docs/memory.md has the tables of today (else: dev/plan_tables.py)' env TRAIN_LLAMA="$binary" PYTHONPATH=dev python3 -c '

@@ -66,6 +66,14 @@ template <int BYTES> static __device__ __forceinline__ void copy_async(void *to_
     else asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(at), "l"(from) : "memory");
 }
 static __device__ __forceinline__ void copy_async_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+// Makes the copies since the last call a group. copy_async_wait_but waits for this thread's groups but the last `left` ones, 0 to 3.
+static __device__ __forceinline__ void copy_async_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+static __device__ __forceinline__ void copy_async_wait_but(int left) { // a constant, where the loop around it is unrolled
+    if (left == 3) asm volatile("cp.async.wait_group 3;" ::: "memory");
+    else if (left == 2) asm volatile("cp.async.wait_group 2;" ::: "memory");
+    else if (left == 1) asm volatile("cp.async.wait_group 1;" ::: "memory");
+    else asm volatile("cp.async.wait_group 0;" ::: "memory");
+}
 // Stores w at `to`, in global memory and aligned to the size of w, with one instruction; nvcc may split an assignment (13.0 for sm_90 did).
 static __device__ __forceinline__ void store_words(void *to, const uint32_t (&w)[4]) {
     asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]) : "memory");
@@ -119,6 +127,7 @@ struct pending_copy {
     void *to;
     const void *from;
     size_t bytes;
+    unsigned group;
     bool done;
 };
 // A stack. The fields from `where` on belong to the CUDA thread that runs on it at the moment.
@@ -133,7 +142,8 @@ struct fiber {
     dim3 where;
     unsigned lane, warp;
     unsigned shuffles; // done by this thread: its parity picks the exchange buffer
-    std::vector<pending_copy> copies;
+    std::vector<pending_copy> copies; // oldest first
+    unsigned groups;                  // of copies, made by this thread
 };
 
 struct product_operands {
@@ -301,7 +311,7 @@ inline void fiber_main() {
             self->where = dim3(t % m.block.x, t / m.block.x % m.block.y, t / (m.block.x * m.block.y));
             self->lane = t % WARP;
             self->warp = t / WARP;
-            self->shuffles = 0;
+            self->shuffles = self->groups = 0;
             m.in_kernel = true;
             m.body(m.arguments);
             m.in_kernel = false;
@@ -487,13 +497,21 @@ inline void multiply_add(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uin
     if (w.arrived + 1 == w.lanes) multiply_add_lanes(w.operands); // the last lane to arrive computes for all of them
     warp_barrier("multiply_add", false, line);
 }
-inline void copy_async_wait() {
+inline void finish_copies(size_t count) { // the oldest ones
     aside here;
-    for (const pending_copy &c : m.current->copies) {
-        touch_copy(c);
-        if (!c.done) memcpy(c.to, c.from, c.bytes);
+    std::vector<pending_copy> &copies = m.current->copies;
+    for (size_t i = 0; i < count; i++) {
+        touch_copy(copies[i]);
+        if (!copies[i].done) memcpy(copies[i].to, copies[i].from, copies[i].bytes);
     }
-    m.current->copies.clear();
+    copies.erase(copies.begin(), copies.begin() + (int64_t)count);
+}
+inline void copy_async_wait() { finish_copies(m.current->copies.size()); }
+inline void copy_async_group() { m.current->groups++; }
+inline void copy_async_wait_but(int left) {
+    size_t done = 0;
+    for (const pending_copy &c : m.current->copies) done += c.group + (unsigned)left < m.current->groups;
+    finish_copies(done);
 }
 inline void copy_async(void *to, const void *from, size_t bytes) { // it may write at once, or at the last moment
     aside here;
@@ -501,7 +519,7 @@ inline void copy_async(void *to, const void *from, size_t bytes) { // it may wri
         comm_abort("emulation: %s: a copy of %zu bytes is not on %zu bytes", m.kernel, bytes, bytes);
     insist_memory(to, true);
     insist_memory(from, false);
-    m.current->copies.push_back(pending_copy{to, from, bytes, m.reverse});
+    m.current->copies.push_back(pending_copy{to, from, bytes, m.current->groups, m.reverse});
     touch_copy(m.current->copies.back());
     if (m.reverse) memcpy(to, from, bytes);
 }
@@ -531,6 +549,8 @@ static inline void multiply_add(float (&d)[4], const uint32_t (&a)[4], uint32_t 
 }
 template <int BYTES> static inline void copy_async(void *to_shared, const void *from) { emulation::copy_async(to_shared, from, BYTES); }
 static inline void copy_async_wait() { emulation::copy_async_wait(); }
+static inline void copy_async_group() { emulation::copy_async_group(); }
+static inline void copy_async_wait_but(int left) { emulation::copy_async_wait_but(left); }
 template <int N> static inline void store_words(void *to, const uint32_t (&w)[N]) {
     struct alignas(4 * N) words {
         uint32_t w[N];

@@ -19,10 +19,11 @@ static __device__ __forceinline__ softmax_sum warp_softmax(softmax_sum mine) {
 }
 
 // A block takes ROWS rows, one after another. The first `kept` logits of a row stay in shared memory until the gradient replaces them, and
-// as it does, copies of the next row's start to the same places: memory is read while the block computes, and once. The rest (a tenth of
-// Llama-3's 128256 in bf16 on Hopper) is prefetched and read again from cache, which is too small for two rows per SM.
+// as it does, copies of the next row's start to the same places, in PARTS: the sum over a part begins when it has arrived, while the others
+// are on their way. So memory is read while the block computes, and once. The rest (a tenth of Llama-3's 128256 in bf16 on Hopper) is
+// prefetched and read again from cache, which is too small for two rows per SM.
 constexpr int SUMS = 32; // one for each warp of the largest block
-constexpr int ROWS = 4;
+constexpr int ROWS = 4, PARTS = 4;
 
 template <int W>
 __global__ void __launch_bounds__(1024)
@@ -39,18 +40,30 @@ cross_entropy_kernel(float *losses, floatX *logits, const int32_t *labels, int64
         else if constexpr (W > 1) copy_async<16>(row_kept + v, row + v);
         else row_kept[v] = row[v];
     };
+    int part = (kept + PARTS * step - 1) / (PARTS * step) * step;
+    auto for_kept = [&](auto &&f) { // calls f for this thread's pieces; their copies are PARTS groups, whatever is copied
+#pragma unroll 1 // unrolled, for sm_90 it would spill a register
+        for (int p = 0; p < PARTS; p++) {
+            for (int v = p * part + first; v < min(kept, (p + 1) * part); v += step) f(v);
+            copy_async_group();
+        }
+    };
+    int rest = first; // of this thread
+    while (rest < kept) rest += step;
     const floatX *next = read_row(begin);
-    for (int v = first; v < kept; v += step) fetch(next, v);
+    for_kept([&](int v) { fetch(next, v); });
     for (int64_t t = begin; t < end; t++) {
         floatX *row = logits + t * V;
         int label = labels[t];
         next = read_row(t + 1);
         if (label < 0) { // ignored
             float zero[W] = {0};
-            for (int v = first; backward && v < width; v += step) {
+            auto clear = [&](int v) {
                 store<W>(row + v, zero);
                 fetch(next, v);
-            }
+            };
+            for_kept(clear);
+            for (int v = rest; backward && v < width; v += step) clear(v);
             if (threadIdx.x == 0) losses[t] = 0;
             continue;
         }
@@ -65,12 +78,14 @@ cross_entropy_kernel(float *losses, floatX *logits, const int32_t *labels, int64
 #pragma unroll
             for (int k = 0; k < W; k++) mine.sum += fast_exp(x[k] - largest);
         };
-        copy_async_wait();
-        int rest = first;
-        for (; rest < kept; rest += step) {
-            float x[W];
-            load<W>(x, row_kept + rest);
-            add(x);
+#pragma unroll
+        for (int p = 0; p < PARTS; p++) {
+            copy_async_wait_but(PARTS - 1 - p);
+            for (int v = p * part + first; v < min(kept, (p + 1) * part); v += step) {
+                float x[W];
+                load<W>(x, row_kept + v);
+                add(x);
+            }
         }
         constexpr int AT_A_TIME = 4;
         for (int v = rest; v < width; v += AT_A_TIME * step) {
@@ -105,7 +120,7 @@ cross_entropy_kernel(float *losses, floatX *logits, const int32_t *labels, int64
             store<W>(row + v, x);
             fetch(next, v); // to the same place, after its last use
         };
-        for (int v = first; v < kept; v += step) replace(v, row_kept + v);
+        for_kept([&](int v) { replace(v, row_kept + v); });
         for (int v = rest; v < width; v += step) replace(v, row + v);
     }
 }
