@@ -39,7 +39,7 @@ TARGET := $(if $(filter aarch64-native,$(shell uname -m)-$(ARCH)),-mcpu=native,-
 OPT := -O3 $(TARGET) -fno-math-errno -fno-trapping-math
 ifeq ($(SANITIZE),1)
   # gcc defines the last one itself.
-  OPT := -O1 $(TARGET) -fno-math-errno -fno-trapping-math -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer \
+  OPT := -O2 $(TARGET) -fno-math-errno -fno-trapping-math -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer \
          -D__SANITIZE_ADDRESS__=1
 endif
 # With sanitizers, the host code of the trainer at -O0: compiling it then takes a fifth, and its programs spend their time in the device's

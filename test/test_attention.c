@@ -57,7 +57,8 @@ static double worst_bf16; // largest error of dK and dV sent as bf16, as a part 
 
 static double largest_of(const double *x, int64_t n) {
     double m = 0;
-    for (int64_t i = 0; i < n; i++) m = fmax(m, fabs(x[i]));
+    for (int64_t i = 0; i < n; i++)
+        if (fabs(x[i]) > m) m = fabs(x[i]); // fmax is a call
     return m;
 }
 

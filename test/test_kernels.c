@@ -81,7 +81,7 @@ enum { KERNELS_ALONE = 1 };
 #else
 enum { KERNELS_ALONE = 0 };
 #endif
-enum { THIN = KERNELS_ALONE || TEST_SANITIZED, CUTS = KERNELS_ALONE ? 1 : 3, DOCUMENTS_STEP = THIN ? 3 : 1,
+enum { THIN = KERNELS_ALONE || TEST_SANITIZED, CUTS = KERNELS_ALONE ? 1 : 3, DOCUMENTS_STEP = KERNELS_ALONE ? 4 : THIN ? 3 : 1,
       BACKWARD_PASSES = THIN ? 2 : 4 };
 
 // Factors of the float bound. The attention engine rounds out, dq, dk and dv, of each call, to bf16: 2^-8 at most, which is 4 x 1000 x
@@ -1583,7 +1583,7 @@ int main(int argc, char **argv) {
         }
         attention_use_blackwell(false);
 #endif
-        for (int HS = 64; HS <= 128; HS *= 2)
+        for (int HS = 64; HS <= 128 && !TEST_SANITIZED; HS *= 2) // 16 and 40, above, are the same accesses
             CHECK(!attention_call_possible() || (attention_engine_agrees(HS, true, false) && attention_engine_agrees(HS, true, true)),
                   "the attention engine is wrong");
     }
