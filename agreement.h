@@ -4,7 +4,7 @@
 #ifndef AGREEMENT_H
 #define AGREEMENT_H
 
-#include "device/comm.h" // defines: comm_agree, comm_broadcast
+#include "device/comm.h" // defines: comm_agree, comm_broadcast, comm_max_double
 #include "files.h"       // defines: hash_bytes, file_hash_places, path_exists
 #include "options.h"     // defines: option_rows, option_format
 #include <time.h>
@@ -40,6 +40,22 @@ static inline bool agree_on_options(comm *all, const options *o, error_text *err
                       option_rows[i].name, printable(value).text);
     }
     return comm_agree(all, error);
+}
+
+// Notes it where ranks differ in NCCL's variables of the environment: two ranks may then divide a transfer in different ways, and wait for
+// each other without end. Left out: names of hosts, which ranks that share a GPU have, and what NCCL logs. Collective.
+static inline void note_nccl_variables(comm *all) {
+    uint64_t mine = 0, first; // a sum: an environment has no order
+    for (char **at = environ; *at != NULL; at++)
+        if (strncmp(*at, "NCCL_", 5) == 0 && strncmp(*at, "NCCL_HOSTID=", 12) != 0 && strncmp(*at, "NCCL_DEBUG", 10) != 0)
+            mine += hash_bytes(HASH_EMPTY, *at, strlen(*at));
+    first = mine;
+    comm_broadcast(all, &first, sizeof first, 0);
+    double other = mine == first ? 0 : comm_rank(all);
+    comm_max_double(all, &other, 1);
+    if (comm_rank(all) == 0 && other > 0)
+        fprintf(stderr, "note: rank %.0f has other NCCL_ variables in its environment than rank 0, so transfers may hang (mpirun passes to "
+                        "other machines only those that -x names)\n", other);
 }
 
 #define AGREE_MARK "seen-by-all-ranks-" // begins the names of files that live for seconds

@@ -22,6 +22,7 @@ static void read_options(options *o, int argc, char **argv, error_text *error) {
     stop_on_error(error);
     agree_on_options(comm_world(), o, error);
     stop_on_error(error);
+    note_nccl_variables(comm_world());
 }
 
 // What the user of a pretrained model may have forgotten.
@@ -149,11 +150,15 @@ static int run_dry(const options *o, const model_config *c, error_text *error) {
 // Makes the rank's place in the grid, and reads which machines predictions are for. Collective.
 static void start_grid(trainer *t, error_text *error) {
     const options *o = t->o;
-    int ranks = comm_size(comm_world());
-    double negative = -(double)comm_local_ranks();
-    comm_max_double(comm_world(), &negative, 1);
-    if (plan_cluster(&t->machines, o, ranks, error)) plan_cluster_here(&t->machines, ranks, -negative);
+    int ranks = comm_size(comm_world()), rank = comm_rank(comm_world()), first = rank;
+    comm_broadcast(comm_machine(), &first, sizeof first, 0);
+    double most[2] = {-(double)comm_local_ranks(), rank == first + comm_local_rank() ? 0.0 : 1.0};
+    comm_max_double(comm_world(), most, 2);
+    if (plan_cluster(&t->machines, o, ranks, error)) plan_cluster_here(&t->machines, ranks, -most[0]);
     stop_on_error(error);
+    if (most[1] > 0 && rank == 0)
+        fprintf(stderr, "note: the ranks of a machine are not consecutive, so more transfers than need be go between machines (mpirun: "
+                        "--map-by slot or ppr:N:node; srun: -m block)\n");
     grid_create(&t->g, run_grid_shape(o), o->cp_comm == CP_COMM_ALLGATHER, comm_world());
 }
 

@@ -299,7 +299,11 @@ set -euo pipefail
 case ${{1:-}} in --help | -h) sed -n '2,/^# Made by/s/^#//p' "$0"; exit 0 ;; esac
 unset CDPATH # with it, cd may go elsewhere
 cd "${{SLURM_SUBMIT_DIR:-$(dirname "$0")/..}}"
-if [ -n "${{SLURM_JOB_ID:-}}" ]; then launcher='srun --mpi=pmix'; else launcher="mpirun -np $((8 * ${{NODES:-{nodes}}}))"; fi
+launcher='srun --mpi=pmix --ntasks-per-node=8'
+if [ -z "${{SLURM_JOB_ID:-}}" ]; then # to other machines mpirun passes only the variables that -x names
+    launcher="mpirun -np $((8 * ${{NODES:-{nodes}}})) --map-by ppr:8:node --bind-to none"
+    for name in ${{!NCCL_@}} ${{!TRAIN_LLAMA_@}}; do launcher+=" -x $name"; done
+fi
 show() {{ printf '%q ' $launcher "$@" && echo; }}
 if [ -z "${{MODEL:-}}" ] || [ -z "${{DATA:-}}" ]; then
     echo "error: MODEL must be a Hugging Face folder of Llama-3-8B, and DATA token files, such as 'data/long*.bin' (--help says more)" >&2

@@ -107,11 +107,12 @@ check 'and with one that only its machine has' "${measures[@]}"
 # Two machines of two ranks: --hp auto plans for these, not for the cluster's of eight. Here MPI says so.
 preload pairs $(mpicc --showme:compile) <<'C'
 #include <mpi.h>
+#include <stdlib.h>
 int MPI_Comm_split_type(MPI_Comm all, int type, int key, MPI_Info info, MPI_Comm *machine) {
     int rank;
     (void)type, (void)info;
     MPI_Comm_rank(all, &rank);
-    return MPI_Comm_split(all, rank / 2, key, machine);
+    return MPI_Comm_split(all, getenv("IN_TURN") != NULL ? rank % 2 : rank / 2, key, machine);
 }
 C
 chosen() { # environment option...: trains on the planner's grid; what was planned goes to $dir/shown
@@ -119,7 +120,10 @@ chosen() { # environment option...: trains on the planner's grid; what was plann
         --seq-len 100 --steps 1 --threads 1 --hp auto "${@:2}"
 }
 check '--hp auto on two machines' chosen "-x LD_PRELOAD=$dir/pairs.so"
+check 'no note on ranks that are consecutive' bash -c "! grep -q '^note: the ranks of a machine' '$dir/shown'"
 check 'says how many ranks they have' grep -q '^planning    for 2 ranks a machine, where cpu has [0-9]' "$dir/shown"
+check 'ranks dealt to machines in turn' chosen "-x LD_PRELOAD=$dir/pairs.so -x IN_TURN=1"
+check 'are noted' grep -q '^note: the ranks of a machine are not consecutive, .*ppr:N:node' "$dir/shown"
 # Of a cluster's eight ranks and eight (slow) NICs such a machine has two of each.
 slow() { sed -E "s/^(gpus_per_node|nics_per_node|ranks_sharing)( +)[0-9]+/\\1\\2$1/; s/^(nic_rate +)[^ ]+/\\11e6/" clusters/cpu.txt; }
 slow 8 >"$dir/eight.txt" && slow 2 | sed -E 's/^ranks_sharing( +)2/ranks_sharing\18/' >"$dir/two.txt"
@@ -204,4 +208,9 @@ check 'a new folder for states that a rank has looked for before it was made' ba
 part=("$program" --model nano --from-scratch --train-data "$dir/a/data.bin" --seq-len 100 --threads 1)
 check 'another command' ends_with 2 '^error: --steps 3 is not what rank 0 was started with.* (rank 1, on .*)$' \
     mpirun -np 1 "${part[@]}" --steps 2 : -np 1 "${part[@]}" --steps 3
+other_nccl() { # environment of rank 1
+    mpirun -np 1 "${part[@]}" --steps 1 : -np 1 env "$1" "${part[@]}" --steps 1 2>&1 | grep '^note: rank 1 has other NCCL_ variables'
+}
+check 'variables of NCCL that a rank alone has are noted' other_nccl NCCL_NCHANNELS_PER_NET_PEER=1
+check 'not those of what it logs' bash -c "$(declare -p part); $(declare -f other_nccl); ! other_nccl NCCL_DEBUG=INFO"
 closing_line

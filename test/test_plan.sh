@@ -307,13 +307,15 @@ for script in scripts/run_llama3_8b_*.sh; do
 import json, os, re, shlex, subprocess, sys
 script, binary, path, checkout = sys.argv[1:]
 text = open(script).read()
-outside = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "NODES"))} # of an allocation
+ours = ("SLURM_", "NODES", "NCCL_", "TRAIN_LLAMA_") # an allocation, and what the script passes on
+outside = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
 given = {**outside, "LAUNCH": "show", "MODEL": "a 'm'", "DATA": "a*.bin b"}
 command = subprocess.run([script], env=given, capture_output=True, text=True, check=True).stdout
 nodes = re.search(r"#SBATCH --nodes=(\d+)", text)[1]
 ranks = str(8 * int(nodes))
 # The command can be pasted.
-assert shlex.split(command)[:8] == ["mpirun", "-np", ranks, "./train_llama", "--model", "a 'm'", "--train-data", "a*.bin b"], command
+launcher = ["mpirun", "-np", ranks, "--map-by", "ppr:8:node", "--bind-to", "none"]
+assert shlex.split(command)[:12] == [*launcher, "./train_llama", "--model", "a 'm'", "--train-data", "a*.bin b"], command
 asked = re.search(r"--seq-len (\S+) .*--global-batch (\d+) --steps (\d+) (.*) --rope-theta (\S+) --lr ", command)
 length, batch, steps, chosen, theta = asked.groups()
 assert "#SBATCH --ntasks-per-node=8\n" in text and "srun" in text and "sbatch " + script in text
@@ -369,6 +371,8 @@ interrupted() { # the signal is ignored in what make test starts in the backgrou
     [ "$? $(wc -l <"$dir/attempts")" = '130 1' ]
 }
 for script in scripts/run_*.sh; do
+    check "variables of NCCL go to other machines, $script" ends_with 0 ' -x NCCL_PXN_DISABLE -x TRAIN_LLAMA_TIMEOUT ./train_llama ' \
+        env -u SLURM_JOB_ID LAUNCH=show MODEL=m DATA=d NCCL_PXN_DISABLE=1 TRAIN_LLAMA_TIMEOUT=99 "$script"
     check "Ctrl-C, $script" interrupted "$script"
     check "no data: an error of the user, $script" ends_with 2 "^error: MODEL must be " env LAUNCH=show MODEL=m DATA= "$script"
     check "no program, $script" ends_with 2 "^error: $dir has no ./train_llama" env SLURM_SUBMIT_DIR="$dir" MODEL=m DATA=d "$script"

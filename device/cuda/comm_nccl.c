@@ -405,6 +405,9 @@ static void make_whole(comm *parent) {
         comm_abort("NCCL %d.%d.%d was loaded; 2.26.5 or newer is needed", version / 10000, version / 100 % 100, version % 100);
     if (version < NCCL_VERSION(2, 28, 9) && parent->rank == 0 && parent->size > comm_local_ranks()) // release notes: "hangs at large scale"
         fprintf(stderr, "note: NCCL before 2.28.9 may hang on many machines\n");
+    // "may experience hangs": NVIDIA's documentation of cuBLASMp, known issues. Several ranks of a machine in one group, over InfiniBand.
+    if (version >= NCCL_VERSION(2, 29, 7) && version < NCCL_VERSION(2, 30, 7) && parent->rank == 0 && parent->size > comm_local_ranks())
+        fprintf(stderr, "note: NCCL 2.29.7 to 2.30.6 may hang on several machines with InfiniBand; NCCL_PXN_DISABLE=1 avoids it\n");
 #ifdef __aarch64__
     if (version < NCCL_VERSION(2, 29, 3) && parent->rank == 0) fprintf(stderr, "note: NCCL before 2.29.3 may hang on ARM\n");
 #endif
