@@ -8,6 +8,7 @@
 #include "model_files.h" // defines: model_files_*, values_buffer, safetensors
 #include "options.h"     // defines: export_dtype_kind
 #include <fnmatch.h>
+#include <sys/file.h>
 
 // ---- import ----
 
@@ -246,9 +247,8 @@ static inline bool hf_write_config(const model_config *c, const char *folder, co
     free(text);
     return ok;
 }
-// Writes tokenizer_config.json as it was, but for a "model_max_length" below `now`, where the model's length has grown from `was`.
-static inline bool hf_write_tokenizer_config(const hf_file *file, const char *to, int64_t was, int64_t now, error_text *error) {
-    const char *name = "\"model_max_length\"";
+// Writes a JSON file as it was, but for a number `name` (with its quotes) below `now`, where the model's length has grown from `was`.
+static inline bool hf_write_longer(const hf_file *file, const char *to, const char *name, int64_t was, int64_t now, error_text *error) {
     char *number = was < now ? strstr(file->bytes, name) : NULL, *end = NULL;
     if (number != NULL) {
         number += strlen(name);
@@ -268,8 +268,11 @@ static inline bool hf_write_companions(const hf_source *source, const char *fold
     for (int i = 1; ok && i < source->file_count; i++) {
         const hf_file *file = &source->files[i];
         path_text to = path_join(folder, file->name);
-        if (strcmp(file->name, "tokenizer_config.json") == 0)
-            ok = hf_write_tokenizer_config(file, to.text, source->max_position, now, error);
+        // transformers cuts prompts at the first, and refuses those that are longer than the second.
+        const char *length = strcmp(file->name, "tokenizer_config.json") == 0   ? "\"model_max_length\""
+                             : strcmp(file->name, "generation_config.json") == 0 ? "\"max_length\""
+                                                                                 : NULL;
+        if (length != NULL) ok = hf_write_longer(file, to.text, length, source->max_position, now, error);
         else ok = file_write(to.text, file->bytes, file->count, error);
     }
     return ok;
@@ -320,20 +323,32 @@ static inline bool hf_export_check(comm *all, const char *folder, error_text *er
     if (comm_rank(all) == 0 && !hf_export_check_here(folder, &why)) error_set_why(error, &why, "%s", what);
     return comm_agree(all, error) && agree_on_folder(all, path_parent(folder).text, what, error);
 }
+// Locks the folder that an export is written into, so that no other run removes it; *lock: what to close, or -1 where there is no folder.
+// Without locks, as on some network file systems, nothing is locked. False with a message when another run holds it.
+static inline bool hf_export_lock(const char *temporary, int *lock, error_text *error) {
+    *lock = open(temporary, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (*lock < 0 || flock(*lock, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return true;
+    close(*lock);
+    *lock = -1;
+    return error_set(error, "another run is writing it; name another folder");
+}
 // Writes the model as a new Hugging Face folder, which appears whole or not at all. Collective; false with a message.
 static inline bool hf_export(model *m, const char *folder, const hf_source *source, export_dtype_kind dtype, error_text *error) {
     path_text temporary = path_unfinished(folder);
-    bool first_rank = m->g->rank == 0;
+    bool first_rank = m->g->rank == 0, made = false;
+    int left = -1, lock = -1;
     zero_settle(&m->zero);
-    if (first_rank) {
+    if (first_rank && hf_export_lock(temporary.text, &left, error)) {
         folder_remove(temporary.text); // left by an export that was killed
-        if (hf_export_check_here(folder, error)) folder_make(temporary.text, error);
+        made = hf_export_check_here(folder, error) && folder_make(temporary.text, error) && hf_export_lock(temporary.text, &lock, error);
     }
+    if (left >= 0) close(left);
     if (comm_agree_on_files(m->g->all, error)) hf_write(m, temporary.text, source, dtype, NULL, NULL, error);
     bool ok = comm_agree_on_files(m->g->all, error);
     if (ok && first_rank) folder_publish(temporary.text, folder, error);
     ok = comm_agree_on_files(m->g->all, error);
-    if (!ok && first_rank) folder_remove(temporary.text);
+    if (!ok && made) folder_remove(temporary.text);
+    if (lock >= 0) close(lock);
     return ok;
 }
 

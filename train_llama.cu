@@ -32,6 +32,10 @@ static void note_pretrained(const options *o, const model_config *c, int64_t mad
     if (uses_length && o->rope_scaling != NULL && c->rope.kind == ROPE_YARN && (double)o->seq_len > made)
         fprintf(stderr, "note: --rope-scaling %s is for %.0f tokens, and --seq-len is %lld\n", printable(o->rope_scaling).text, made,
                 (long long)o->seq_len);
+    bool saves = o->out != NULL || o->export_to != NULL;
+    if (saves && o->rope_scaling != NULL && c->rope.kind == ROPE_YARN && (double)c->max_position > made)
+        fprintf(stderr, "note: what is saved has %lld positions, more than yarn's %.0f; transformers 4.51 to 4.56 will take %g for its "
+                        "factor\n", (long long)c->max_position, made, (double)c->max_position / c->rope.original_length);
     if (uses_length && o->seq_len > made_for && o->rope_theta == 0 && o->rope_scaling == NULL)
         fprintf(stderr, "note: %lld tokens are more than the %lld that the model was made for, and its RoPE is unchanged "
                         "(--rope-theta, --rope-scaling)\n", (long long)o->seq_len, (long long)made_for);
@@ -134,6 +138,7 @@ static int run_calibrate(const options *o, const model_config *c, error_text *er
 }
 static int run_plan(const options *o, const model_config *c, error_text *error) {
     if (comm_rank(comm_world()) == 0) plan_show(o, c, comm_size(comm_world()), error);
+    comm_agree_on_files(comm_world(), error); // which may take minutes
     stop_on_error(error);
     return finish(EXIT_OK);
 }
@@ -175,6 +180,8 @@ static void check_outputs(const trainer *t, error_text *error) {
     if (o->trace != NULL) check_output(t, "--trace", trace_path(t).text, "[\n{\"ph\":", error);
     if (o->trace != NULL && o->log != NULL && path_same(o->log, trace_path(t).text))
         error_set(error, "--log %s is a file of --trace, too; give another", printable(o->log).text);
+    if (o->trace != NULL && o->export_to != NULL && path_same(o->export_to, trace_path(t).text))
+        error_set(error, "--export %s is a file of --trace, too; give another", printable(o->export_to).text);
     if (o->log != NULL && t->g.rank == 0) check_output(t, "--log", o->log, "{\"run\":", error);
     stop_on_error(error);
 }
@@ -392,9 +399,15 @@ static void after_step(trainer *t, error_text *error) {
     if (save && last) advance_save(t, true);
     stop_if_told(t);
     if (t->stopped) return;
-    if (t->val.count > 0 && ((o->eval_every > 0 && step % o->eval_every == 0) || last)) evaluate(t, error);
+    if (t->val.count > 0 && ((o->eval_every > 0 && step % o->eval_every == 0) || last)) t->overflows = !evaluate(t, error);
     if (o->sample_every > 0 && (step % o->sample_every == 0 || last)) sample(t);
     stop_if_told(t);
+}
+
+// Ends the run before an export where a loss of the last evaluation is not finite. Collective.
+static void stop_if_overflows(const trainer *t, error_text *error) {
+    if (t->overflows) error_set(error, "a validation loss is not finite: parameters of this model are not, or overflow");
+    stop_on_error(error);
 }
 
 // The training loop, after the evaluation and the sample that are due before it. Collective.
@@ -441,6 +454,7 @@ static void train(trainer *t, error_text *error) {
     }
     close_log(t, error);
     print_end(t);
+    if (!t->stopped) stop_if_overflows(t, error);
 }
 
 // With no step left to train: evaluates and samples the model as it is. Ends the run where a loss is not finite. Collective.
@@ -450,12 +464,11 @@ static void evaluate_only(trainer *t, error_text *error) {
         fprintf(stderr, "note: --steps 0 without --val-data, --sample-every and --export: "
                         "the model is read, and nothing is done with it\n");
     open_log(t, error);
-    bool finite = t->val.count == 0 || evaluate(t, error);
+    t->overflows = t->val.count > 0 && !evaluate(t, error);
     if (o->sample_every > 0) sample(t);
     t->stopped = stop_agreed(t);
     close_log(t, error);
-    if (!finite) error_set(error, "a validation loss is not finite: parameters of this model are not, or overflow");
-    stop_on_error(error);
+    stop_if_overflows(t, error);
 }
 
 // ---- finish ----
@@ -533,6 +546,10 @@ int main(int argc, char **argv) {
     stop_on_error(&error);
     take_memory(&t, &c, &setup, &error);
     start_parameters(&t, &error);
+    if (exported && t.done.step < o.steps)
+        error_set(&error, "--export %s: already exists, and the newest state that can be read is of step %lld; name another folder",
+                  printable(o.export_to).text, (long long)t.done.step);
+    stop_on_error(&error);
     allow_longer_waits(&t);
     if (t.g.rank == 0 && o.export_to != NULL && !exported) note_export_room(&t);
     if (t.g.rank == 0) print_start(&t);

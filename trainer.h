@@ -30,6 +30,7 @@ typedef struct {
     bool stopped;             // by a signal
     bool save_failed;         // the last state was not saved
     bool report_failed;       // --log or --trace of some rank was not written
+    bool overflows;           // a loss of the last evaluation is not finite
     int log_error;            // errno of the first line that could not be logged; 0: none
     // What is measured, and what it is compared with.
     cluster machines;         // that predictions are for

@@ -132,6 +132,8 @@ rope='{"rope_theta": 40000.0, "rope_type": "yarn", "factor": 4.0, "original_max_
 rope+=' "beta_fast": 3.0, "beta_slow": 0.5}'
 "$binary" --model $golden/folder_f32 --steps 0 --threads 1 "${stretch[@]}" --export "$dir/yarn" >"$dir/out" 2>&1
 check 'export: config.json says yarn' tools rope $golden/folder_f32 "$dir/yarn" "$rope" 384
+check 'export: a note says what some transformers make of it' grep -q \
+    "^note: what is saved has 384 positions, more than yarn's 160; transformers 4.51 to 4.56 will take 9.6 " "$dir/out"
 check 'export: its tensors are the same' tools equal $golden/folder_f32 "$dir/yarn"
 "$binary" --model nano --from-scratch --steps 0 --rope-scaling yarn:factor=1000000,original=16M --export "$dir/yarn_long" >"$dir/out" 2>&1
 check 'export: of no more positions than can be read' "$binary" --model "$dir/yarn_long" --dry-run
@@ -143,13 +145,19 @@ printf '{"a": [1e30, "\\u00e9"],\n "model_max_length" : 40, "b": 48}' >"$dir/sho
 companions='LICENSE USE_POLICY.md added_tokens.json chat_template.jinja generation_config.json merges.txt special_tokens_map.json
     tokenizer.json tokenizer.model vocab.json'
 for name in $companions README.md; do { echo "$name" && seq 20000; } >"$dir/short_config/$name"; done # of 100 KB
+printf '{\n  "max_length": 48,\n  "max_new_tokens": 8\n}' >"$dir/short_config/generation_config.json"
 "$binary" --model "$dir/short_config" "${long[@]}" --steps 1 --lr 0 "${stretch[@]}" --out "$dir/yarn_states" \
     --export "$dir/yarn2" >"$dir/out" 2>&1
+check 'export after training: no such note' bash -c "! grep -q '^note: what is saved' '$dir/out'"
 check 'export after training: as long as yarn makes it' tools rope $golden/folder_f32 "$dir/yarn2" "$rope" 160
 check 'and so says its tokenizer' [ "$(cat "$dir/yarn2/tokenizer_config.json")" = \
     "$(printf '{"a": [1e30, "\\u00e9"],\n "model_max_length" : 160, "b": 48}')" ]
 "$binary" --model "$dir/yarn2" --steps 0 --threads 1 --export "$dir/yarn3" >"$dir/out" 2>&1
-for name in $companions; do check "export: $name is copied whole" cmp "$dir/short_config/$name" "$dir/yarn2/$name"; done
+check 'and the defaults of generation' [ "$(cat "$dir/yarn2/generation_config.json")" = \
+    "$(printf '{\n  "max_length": 160,\n  "max_new_tokens": 8\n}')" ]
+for name in ${companions/generation_config.json/}; do
+    check "export: $name is copied whole" cmp "$dir/short_config/$name" "$dir/yarn2/$name"
+done
 check 'export: and nothing else' [ "$(ls "$dir/yarn2" | grep -v safetensors | wc -l)" -eq 12 ]
 check 'a length that did not change stays' cmp "$dir/yarn2/tokenizer_config.json" "$dir/yarn3/tokenizer_config.json"
 check 'a state says the same' tools rope $golden/folder_f32 "$dir/yarn_states/step-00000001" "$rope" 160

@@ -637,6 +637,8 @@ check 'one file for log and trace' ends_with 2 '^error: --log .*/twice is a file
     "$binary" "${model[@]}" --steps 1 --log "$dir/twice" --trace "$dir/twice"
 check 'and of one rank' ends_with 2 '^error: --log .*/twice.rank1 is a file' \
     mpirun -np 2 "$binary" "${model[@]}" --hp 2 --steps 1 --log "$dir/twice.rank1" --trace "$dir/twice"
+check 'nor for a trace and an export' ends_with 2 '^error: --export .*/twice.rank1 is a file of --trace, too' \
+    mpirun -np 2 "$binary" "${model[@]}" --hp 2 --steps 1 --export "$dir/twice.rank1" --trace "$dir/twice"
 check 'neither is written' [ -z "$(ls "$dir"/twice* 2>/dev/null)" ]
 check '--plan-json replaces no token file' ends_with 2 '^error: --plan-json .*/precious.bin: is a file of another kind' \
     "${plan[@]}" 2 --plan-json "$dir/precious.bin"

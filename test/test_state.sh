@@ -501,6 +501,10 @@ check 'but not in the place of the only state' [ "$(cd "$dir/only" && echo step-
 check 'it can be resumed' ends_with 2 "from step $last, $((4 * last)) samples" "${diverges[@]}" --out "$dir/diverged" --resume
 check 'and then fails in its first step, which says what to do' grep -q \
     "the state that it began with is the cause; without .*$(printf 'step-%08d' $last) the state before it is continued" "$dir/shown"
+check 'a validation loss that is not finite after the last step: status 2' ends_with 2 '^error: a validation loss is not finite' \
+    "$binary" "${early[@]:0:9}" --train-data "$dir/data.bin" --lr 100 --lr-schedule constant --grad-clip 0 \
+    --weight-decay 100 --steps $last --val-data "$dir/data.bin" --eval-steps 1 --out "$dir/overflows" --export "$dir/overflows-export"
+check 'the state is saved, nothing is exported' [ -d "$dir/overflows/$(printf 'step-%08d' $last)" -a ! -e "$dir/overflows-export" ]
 
 # A signal during the last evaluation: the next run makes up for it, and for the export, an evaluation and a sample that were due.
 : >"$dir/slow.out"
@@ -521,6 +525,19 @@ cp -r "$dir/final-export" "$dir/others-export"
 check 'the export of another run, younger than the state, is in the way' \
     ends_with 2 '^error: --export .*/others-export: already exists' \
     "${final[@]:0:${#final[@]}-1}" "$dir/others-export" --eval-steps 1
+damaged=("$binary" "${early[@]:0:9}" --train-data "$dir/data.bin" --steps 2 --save-every 1 --out "$dir/flipped" --resume
+    --export "$dir/flipped-export")
+check 'a run with an export' "${damaged[@]}"
+printf X | dd of="$dir/flipped/step-00000002/model.safetensors" bs=1 seek=100000 conv=notrunc status=none
+check 'an export of a state that has become damaged is in the way' \
+    ends_with 2 '^error: --export .*/flipped-export: already exists, and the newest state that can be read is of step 1;' "${damaged[@]}"
+check 'nothing is trained then' bash -c "! grep -q '^step' '$dir/shown'"
+mkdir "$dir/held.unfinished"
+check 'an export that another run is writing' ends_with 2 '^error: --export .*/held: another run is writing it' \
+    flock "$dir/held.unfinished" "$binary" --model nano --from-scratch --steps 0 --threads 1 --export "$dir/held"
+check 'stays' [ -d "$dir/held.unfinished" -a ! -e "$dir/held" ]
+check 'and is made when that run has gone' "$binary" --model nano --from-scratch --steps 0 --threads 1 --export "$dir/held"
+check 'with nothing left' [ ! -e "$dir/held.unfinished" -a -e "$dir/held/config.json" ]
 mv "$dir/final-export" "$dir/moved"
 check 'an export that was moved away is made again' ends_with 0 '^exported .*/final-export (' "${final[@]}" --eval-steps 1
 check 'the same' cmp "$dir"/{moved,final-export}/model.safetensors
