@@ -509,6 +509,7 @@ inline void finish_copies(size_t count) { // the oldest ones
 inline void copy_async_wait() { finish_copies(m.current->copies.size()); }
 inline void copy_async_group() { m.current->groups++; }
 inline void copy_async_wait_but(int left) {
+    aside here;
     size_t done = 0;
     for (const pending_copy &c : m.current->copies) done += c.group + (unsigned)left < m.current->groups;
     finish_copies(done);
