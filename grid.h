@@ -35,14 +35,15 @@ static inline int grid_rank(const grid_shape *g, int d, int h, int c) {
 static inline bool grid_one_ring(const grid_shape *g) { return g->w == 1 || g->w == g->cp; }
 
 // How many windows are interleaved. The outer hop from the last window of a node to the next node should leave through as many NICs as
-// the window has ranks. On nodes where several GPUs share a NIC, neighbours must then be in different windows. Interleaved windows stay
-// inside a node; where that is impossible, windows are contiguous (1).
+// the window has ranks. On nodes where several GPUs share a NIC, neighbours must then be in different windows (LoongTrain's code
+// interleaves windows of less than 8; its paper has contiguous ones). Interleaved windows stay inside a node; where that is impossible,
+// windows are contiguous (1).
 static inline int grid_weave(const grid_shape *g) {
     if (g->gpus_per_node <= 0 || g->nics_per_node <= 0 || g->w == 1) return 1;
     int gpus_per_nic = (int)ceil_div(g->gpus_per_node, g->nics_per_node);
     int ranks_apart = g->placement == PLACEMENT_HEAD_FIRST ? g->hp : 1; // between neighbours of a CP group
     for (int weave = gpus_per_nic / ranks_apart; weave > 1; weave--)
-        if (g->cp % (g->w * weave) == 0 && g->w * weave * ranks_apart <= g->gpus_per_node) return weave;
+        if (g->cp % (g->w * weave) == 0 && g->gpus_per_node % (g->w * weave * ranks_apart) == 0) return weave;
     return 1;
 }
 

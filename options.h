@@ -680,12 +680,12 @@ static inline bool options_check_degree(int64_t *degree, const char *name, int64
 }
 
 // The window size where none is given. A ring between nodes leaves each of them over one network card; windows inside nodes, of as many
-// ranks as there are cards, use all of them (LoongTrain section 4.5.3). So the largest divisor of cp that is no more than the cards, nor
-// the ring's ranks in a node.
+// ranks as there are cards, use all of them (LoongTrain section 4.5.3). So the largest divisor of cp that is no more than the cards, and
+// with which no window lies in two nodes.
 static inline int64_t options_inner_ring(const options *o) {
     int64_t apart = o->placement == PLACEMENT_HEAD_FIRST ? o->hp : 1, w = min_i64(o->nics_per_node, o->gpus_per_node / apart);
     if (o->cp_comm == CP_COMM_ALLGATHER || o->cp * apart <= o->gpus_per_node || w <= 1) return o->cp;
-    while (o->cp % w != 0) w--;
+    while (w > 1 && (o->cp % w != 0 || o->gpus_per_node % (w * apart) != 0)) w--;
     return w == 1 ? o->cp : w;
 }
 

@@ -6,8 +6,6 @@
 
 static void check_shape(grid_shape s) {
     int ranks = s.dp * s.hp * s.cp, weave = grid_weave(&s);
-    CHECK(weave == 1 || s.w * weave * (s.placement == PLACEMENT_HEAD_FIRST ? s.hp : 1) <= s.gpus_per_node,
-          "woven windows leave their node");
     bool *seen = HOST_NEW(bool, ranks), *context = HOST_NEW(bool, s.cp);
     for (int d = 0; d < s.dp; d++)
         for (int h = 0; h < s.hp; h++)
@@ -19,6 +17,8 @@ static void check_shape(grid_shape s) {
                 CHECK(p.d == d && p.h == h && p.c == c, "rank %d: (%d, %d, %d) became (%d, %d, %d)", r, d, h, c, p.d, p.h, p.c);
                 CHECK(grid_context_index(&s, p.window, p.pos) == c && p.window < s.cp / s.w && p.pos < s.w,
                       "context %d: window %d, place %d", c, p.window, p.pos);
+                int first = grid_rank(&s, d, h, grid_context_index(&s, p.window, 0));
+                CHECK(weave == 1 || r / s.gpus_per_node == first / s.gpus_per_node, "woven window %d leaves its node", p.window);
                 CHECK(d == r / (s.hp * s.cp), "data parallel groups are runs of ranks");
                 if (s.placement == PLACEMENT_HEAD_FIRST) CHECK(r % s.hp == h, "head-first: h varies fastest");
                 else CHECK(r % s.cp == c, "context-first: c varies fastest");

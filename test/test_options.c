@@ -392,14 +392,16 @@ static void test_grids(void) {
                               "%d ranks, %s: dp %lld", ranks, line, (long long)o.dp);
                     }
     CHECK(check(&o, GOOD "--hp 2 --cp 4", 8, &e) && o.inner_ring == 4 && o.dp == 1, "one ring by default");
-    // Cards of a node, ranks of a ring in it (8 / hp, head-first), and the divisor of cp that is no more than either.
+    // Cards of a node, ranks of a ring in it (8 / hp, head-first), and the divisor of cp and of these ranks that is no more than the cards.
     const struct { const char *line; int ranks, w; } windows[] = {
         {"--cp 64 --gpus-per-node 8 --nics-per-node 4", 64, 4}, {"--cp 64 --gpus-per-node 8 --nics-per-node 4 --inner-ring 8", 64, 8},
         {"--cp 64 --gpus-per-node 8 --nics-per-node 4 --cp-comm allgather", 64, 64}, {"--cp 8 --gpus-per-node 8 --nics-per-node 4", 8, 8},
         {"--hp 4 --cp 16 --gpus-per-node 8 --nics-per-node 4", 64, 2},
         {"--hp 4 --cp 16 --gpus-per-node 8 --nics-per-node 4 --placement context-first", 64, 4},
         {"--hp 4 --cp 2 --gpus-per-node 8 --nics-per-node 8", 8, 2}, {"--hp 4 --cp 4 --gpus-per-node 4 --nics-per-node 4", 16, 4},
-        {"--cp 15 --gpus-per-node 8 --nics-per-node 4", 15, 3}, {"--cp 13 --gpus-per-node 8 --nics-per-node 4", 13, 13},
+        {"--cp 12 --gpus-per-node 8 --nics-per-node 8", 12, 4}, {"--cp 24 --gpus-per-node 8 --nics-per-node 6", 24, 4},
+        {"--hp 2 --cp 4 --gpus-per-node 5 --nics-per-node 5", 8, 4},
+        {"--cp 15 --gpus-per-node 8 --nics-per-node 4", 15, 15}, {"--cp 13 --gpus-per-node 8 --nics-per-node 4", 13, 13},
         {"--cp 64 --gpus-per-node 8 --nics-per-node 1", 64, 64}};
     for (size_t i = 0; i < sizeof windows / sizeof windows[0]; i++) {
         char line[512];
