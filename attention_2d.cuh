@@ -12,10 +12,10 @@
 // RoPE writes straight into the send layout, so there is no pack kernel. With hp > Hkv a key/value head is sent to every peer that
 // needs it (KV replication), and the gradients of its copies are summed once, in the order of peers, on the rank they come back to.
 //
-// Sums are float. In bf16 that of out, or dq, takes as many bytes as q and out together, and a ring's buffers 14 times those of KV (16 with
-// packed documents): nine of KV's shape, of which five hold dKV. So the attention of a long sequence is computed a slice of heads at a
-// time: each slice goes around the ring on its own, and then its sums are rounded. Where cp = 1 and nothing is summed, an engine's results
-// are final (double_ring_forward_alone).
+// Sums are float. In bf16 that of out, or dq, takes as many bytes as q and out together, and the buffers of one ring 8 times those of KV,
+// of a double ring 14 times: nine of KV's shape, of which five hold dKV (packed documents: 2 more). So the attention of a long
+// sequence is computed a slice of heads at a time: each slice goes around the ring on its own, and then its sums are rounded. Where cp = 1
+// and nothing is summed, an engine's results are final (double_ring_forward_alone).
 // Bytes a rank sends (LoongTrain 4.5.4) per layer and sequence, E = sizeof(floatX):
 //     forward   E T HS (H + 2 hp Hkv' + H) (hp - 1) / hp        backward: the same
 #ifndef ATTENTION_2D_CUH
@@ -123,8 +123,8 @@ static inline void attention_2d_distribute_finish(const attention_2d *a) {
     transfer_finish(a->g->hp_group);
     transfer_finish(a->g->hp_group);
 }
-// Starts the slice that begins with query head q. Returns its KV, (Tc, 2 hkv, HS), contiguous. From each row [k heads | v heads]
-// heads of both are copied, hence 2 Tc.
+// Starts the slice that begins with query head q. Returns its KV, (Tc, 2 hkv, HS), contiguous. A row [k heads | v heads] counts as two rows
+// of Hkv heads, of each of which the slice's are copied: 2 Tc rows.
 static inline const floatX *attention_2d_slice_start(attention_2d *a, int q, const floatX *kv) {
     head_slice *slice = &a->ring.slice;
     int group = a->ring.Hq / a->ring.Hkv;
@@ -157,7 +157,7 @@ static inline void attention_2d_collect_finish(const attention_2d *a, floatX *ou
     op_heads_unpack(out, arriving, a->T, a->heads);
 }
 
-// Ends the backward pass of a slice: its dkv takes the place of its KV in saved.kv.
+// Ends the backward pass of a slice: its dkv takes the place of its KV in saved.kv (2 Tc rows, as in attention_2d_slice_start).
 static inline void attention_2d_slice_home(attention_2d *a, attention_saved saved) {
     const head_slice *slice = &a->ring.slice;
     int64_t HS = a->heads.HS;

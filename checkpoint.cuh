@@ -20,7 +20,7 @@ typedef struct {
     floatX *x_in;     // (rows, D)
     floatX *out_ring; // (rows, H HS) as the ring leaves it, before SeqAlltoAll: per sequence (Tc, Hq, HS)
     float *lse;       // (rows, H): per sequence (Hq, Tc)
-    floatX *q, *kv;   // per sequence (Tc, Hq, HS) and (Tc, 2 Hkv', HS); kv lies behind q
+    floatX *q, *kv;   // per sequence (Tc, Hq, HS) and (Tc, 2 Hkv', HS)
     floatX *out;      // (rows, H, HS); with hp = 1 the same memory as out_ring
     floatX *x_mid;    // (rows, D)
     floatX *gate_up;  // (rows, 2F), or NULL: recomputed tile by tile
@@ -33,10 +33,10 @@ typedef struct {
 
 enum { CHECKPOINT_SLOTS = 3 };
 
-// How many slots offloading takes where so many layers are offloaded. Layer l writes its output into the slot of layer l + 1, which the
-// copy of layer l - 1 (two slots) or l - 2 (three) must have left: it has the time of an attention forward pass, or of a layer more. The
-// former is enough for x_in and out_ring of sequences from some 48K tokens on (their copy takes 4 D bytes a row at 25 GB/s, attention 2 S D
-// FLOP a row at 600 TFLOP/s), but not for all tensors.
+// How many slots the offloaded layers use in turn; least: checkpoint_least of them. Layer l writes its output into the slot of layer l + 1,
+// which the copy of layer l - 1 (two slots) or l - 2 (three) must have left: it has the time of an attention forward pass, or of a layer
+// more. The former is enough for x_in and out_ring of sequences from some 48K tokens on (their copy takes 4 D bytes a row at 25 GB/s,
+// attention 2 S D FLOP a row at 600 TFLOP/s), but not for all tensors.
 static inline int checkpoint_slots(recompute_kind least) { return least == RECOMPUTE_NONE ? CHECKPOINT_SLOTS : 2; }
 
 // The kind that recomputes least, and so keeps most, of the offloaded layers.
@@ -69,10 +69,6 @@ typedef struct {
     device_copier *to_host, *to_device;
 } checkpoint_store;
 
-static inline void checkpoint_take_qkv(arena *a, memory_category category, activation_sizes n, layer_activations *t) {
-    t->q = ARENA_TAKE_X(a, category, n.out + n.kv);
-    t->kv = t->q != NULL ? t->q + n.out : NULL;
-}
 // Takes the tensors that `kind` keeps from the arena, contiguous; the others are NULL.
 static inline layer_activations checkpoint_take(arena *a, activation_sizes n, recompute_kind kind) {
     layer_activations t;
@@ -82,7 +78,8 @@ static inline layer_activations checkpoint_take(arena *a, activation_sizes n, re
     t.out_ring = ARENA_TAKE_X(a, MEM_ACTIVATIONS, n.out);
     t.lse = ARENA_TAKE(a, MEM_ACTIVATIONS, float, n.lse);
     if (kind == RECOMPUTE_SELECTIVE) return t;
-    checkpoint_take_qkv(a, MEM_ACTIVATIONS, n, &t);
+    t.q = ARENA_TAKE_X(a, MEM_ACTIVATIONS, n.out);
+    t.kv = ARENA_TAKE_X(a, MEM_ACTIVATIONS, n.kv);
     t.out = n.out_is_ring ? t.out_ring : ARENA_TAKE_X(a, MEM_ACTIVATIONS, n.out);
     t.x_mid = ARENA_TAKE_X(a, MEM_ACTIVATIONS, n.x);
     t.gate_up = n.gate_up > 0 ? ARENA_TAKE_X(a, MEM_ACTIVATIONS, n.gate_up) : NULL;
@@ -121,7 +118,10 @@ static inline void checkpoint_layout(checkpoint_store *s, arena *device, arena *
         s->slot_layer[i] = -1;
     }
     // the working set, for the layer that keeps least
-    if (s->most != RECOMPUTE_NONE) checkpoint_take_qkv(device, MEM_WORKSPACE, n, &s->work);
+    if (s->most != RECOMPUTE_NONE) {
+        s->work.q = ARENA_TAKE_X(device, MEM_WORKSPACE, n.out);
+        s->work.kv = ARENA_TAKE_X(device, MEM_WORKSPACE, n.kv);
+    }
     if (s->most == RECOMPUTE_FULL) {
         s->work.out_ring = ARENA_TAKE_X(device, MEM_WORKSPACE, n.out);
         s->work.lse = ARENA_TAKE(device, MEM_WORKSPACE, float, n.lse);

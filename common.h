@@ -41,7 +41,7 @@ enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USER_ERROR = 2 };
 // Functions that can fail take `error_text *error` and return false; the first message wins.
 typedef struct {
     char text[1024]; // "" = no error
-    int number;      // errno of the system call that failed; 0: none did; or this
+    int number;      // errno of the system call that failed; 0: none did; or ERROR_STOPPED
 } error_text;
 enum { ERROR_STOPPED = -1 }; // a signal ends the run, which is no failure
 
@@ -141,6 +141,13 @@ static inline void *host_alloc(size_t bytes) {
 static inline char *text_copy(const char *text) { // the caller frees
     size_t bytes = strlen(text) + 1;
     return (char *)memcpy(host_alloc(bytes), text, bytes);
+}
+
+// Whether a word stands in a list such as " one two ".
+static inline bool word_listed(const char *list, const char *word) {
+    char spaced[64];
+    int n = snprintf(spaced, sizeof spaced, " %s ", word);
+    return n < (int)sizeof spaced && strchr(word, ' ') == NULL && strstr(list, spaced) != NULL;
 }
 
 // Bytes of the UTF-8 character with which `text` (left bytes, 1 or more) begins; 0: with none.

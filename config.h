@@ -56,7 +56,7 @@ typedef struct {
 } model_config;
 
 // Adds a text of any bytes, such as a file's name. JSON is UTF-8: a byte that belongs to no character becomes '?'.
-static inline void config_add_text(cJSON *json, const char *key, const char *text) {
+static inline void json_add_text(cJSON *json, const char *key, const char *text) {
     char *copy = text_copy(text);
     for (char *at = copy; *at != '\0'; at++) {
         int length = utf8_length(at, (int64_t)strlen(at));
@@ -154,13 +154,6 @@ static inline bool config_must_be_false(const cJSON *object, const char *key, er
     return error_set(error, "\"%s\" must be false; models that use it are not supported", key);
 }
 
-// Whether a word stands in a list such as " one two ".
-static inline bool config_listed(const char *list, const char *word) {
-    char spaced[64];
-    int n = snprintf(spaced, sizeof spaced, " %s ", word);
-    return n < (int)sizeof spaced && strchr(word, ' ') == NULL && strstr(list, spaced) != NULL;
-}
-
 // The numbers that belong to rope->kind.
 static inline bool config_read_rope_numbers(rope_scaling *rope, const cJSON *scaling, error_text *error) {
     for (int i = 0; i < ROPE_NUMBERS; i++) {
@@ -217,7 +210,7 @@ static inline bool config_read_rope(model_config *c, const cJSON *json, error_te
     for (int i = 0; i < ROPE_NUMBERS; i++)
         if (rope_numbers[i].kinds >> kind & 1) snprintf(keys + strlen(keys), sizeof keys - strlen(keys), "%s ", rope_numbers[i].key);
     for (const cJSON *at = scaling->child; at != NULL; at = at->next) { // a key that we do not implement would change the model
-        bool known = config_listed(" rope_type type rope_theta ", at->string) || config_listed(keys, at->string);
+        bool known = word_listed(" rope_type type rope_theta ", at->string) || word_listed(keys, at->string);
         if (!known && !cJSON_IsNull(at))
             return error_set(error, "\"%s\" of type %s has an unknown key \"%s\"; legal keys are rope_type rope_theta%s", where,
                              config_rope_name(rope->kind), printable(at->string).text, keys);
@@ -285,29 +278,10 @@ static inline bool config_read(model_config *c, const cJSON *json, error_text *e
     return config_read_rope(c, json, error);
 }
 
-// Reads a text file of at most `limit` bytes: NUL-terminated, no NUL inside; the caller frees. NULL with a message without the file's name.
-static inline char *config_read_text(const char *path, size_t limit, error_text *error) {
-    struct stat entry;
-    char *text = NULL;
-    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); // O_NONBLOCK: a pipe is refused, not waited for
-    if (fd < 0 || fstat(fd, &entry) != 0) error_set_errno(error, "cannot be opened for reading");
-    else if (!S_ISREG(entry.st_mode)) error_set(error, "is not a file");
-    else if (entry.st_size == 0) error_set(error, "is empty");
-    else if ((size_t)entry.st_size > limit) error_set(error, "is larger than %zu bytes, the limit for such a file", limit);
-    else {
-        text = HOST_NEW(char, entry.st_size + 1);
-        if (file_pread(fd, "its text", text, (size_t)entry.st_size, 0, error) && strlen(text) != (size_t)entry.st_size)
-            error_set(error, "contains a NUL byte and is not JSON text");
-    }
-    if (fd >= 0) close(fd);
-    if (error->text[0] == '\0') return text;
-    free(text);
-    return NULL;
-}
 enum { CONFIG_BYTES = 1 << 20 }; // at most, of a config.json or another file of its kind
-// Reads a JSON file in the same way; the caller deletes.
-static inline cJSON *config_read_json(const char *path, size_t limit, error_text *error) {
-    char *text = config_read_text(path, limit, error);
+// Reads a JSON file as file_read_text does; the caller deletes.
+static inline cJSON *file_read_json(const char *path, size_t limit, error_text *error) {
+    char *text = file_read_text(path, limit, error);
     const char *end = NULL;
     cJSON *json = text == NULL ? NULL : cJSON_ParseWithOpts(text, &end, 1);
     if (text != NULL && json == NULL) error_set(error, "is not valid JSON at byte %lld", (long long)(end == NULL ? 0 : end - text));
@@ -337,7 +311,7 @@ static inline bool config_load(model_config *config, const char *model, error_te
                          printable(model).text);
 
     error_text why = {"", 0};
-    cJSON *json = config_read_json(path.text, CONFIG_BYTES, &why);
+    cJSON *json = file_read_json(path.text, CONFIG_BYTES, &why);
     if (json != NULL) config_read(config, json, &why);
     cJSON_Delete(json);
     if (why.text[0] != '\0') return error_set_why(error, &why, "%s/config.json", printable(model).text);

@@ -1,4 +1,4 @@
-// Token files -> this rank's tokens and labels, and their positions in the sequence.
+// Token files -> this rank's tokens and labels, and where packed documents begin.
 //
 // Files are llm.c's: 256 int32 of header (magic, version, count), then tokens, little-endian: uint16 (magic 20240520, version 1) or uint32
 // (magic 20240801, version 7). All files that match a pattern, sorted by name (bytes), form one stream of tokens. Sample n is the S tokens

@@ -43,7 +43,7 @@
 // place, so the order of transfers and sums never depends on the data.
 typedef struct {
     const int64_t *first;  // (Tc) on the device, ascending in a segment: position in the sequence of the first token of the row's document
-    const int64_t *host;   // (sequence_shard_entries) on the host, and behind it for the first row of each chunk of each segment
+    const int64_t *host;   // (sequence_shard_entries) the same on the host: of Tc rows, then of the first row of each chunk of each segment
     const sequence_segment *segments; // ascending, then {S, Tc}; NULL: one
 } document_rows;
 
@@ -210,7 +210,7 @@ static inline void double_ring_block_backward(double_ring *r, const double_ring_
         attention_block b = double_ring_block(r, segment, k, &query, &key);
         int64_t q_at = query * b.q_stride + r->slice.q * r->HS, kv_at = key * b.kv_stride, v_at = (int64_t)r->slice.Hkv * r->HS;
         int64_t row_at = r->slice.q * r->Tc + query, end = key + b.Tk;
-        // rows that no query sees
+        // rows that no query sees; none where a slice adds (cp = 1: the block is whole)
         device_zero(dkv + segment->row * b.kv_stride, sizeof(float) * (size_t)((key - segment->row) * b.kv_stride));
         device_zero(dkv + end * b.kv_stride, sizeof(float) * (size_t)((segment[1].row - end) * b.kv_stride));
         r->blocks++;

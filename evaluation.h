@@ -7,7 +7,7 @@
 #ifndef EVALUATION_H
 #define EVALUATION_H
 
-#include "data_sources.h" // defines: DATA_SOURCES_MAX, sequence_shard, hash_mix
+#include "data_sources.h" // defines: DATA_SOURCES_MAX, hash_mix
 #include "metrics.h" // defines: json_add, log_line
 #include "model.h"
 

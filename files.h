@@ -107,6 +107,25 @@ static inline bool file_pread(int fd, const char *path, void *to, size_t bytes, 
     }
     return true;
 }
+// Reads a text file of at most `limit` bytes: NUL-terminated, no NUL inside; the caller frees. NULL with a message without the file's name.
+static inline char *file_read_text(const char *path, size_t limit, error_text *error) {
+    struct stat entry;
+    char *text = NULL;
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); // O_NONBLOCK: a pipe is refused, not waited for
+    if (fd < 0 || fstat(fd, &entry) != 0) error_set_errno(error, "cannot be opened for reading");
+    else if (!S_ISREG(entry.st_mode)) error_set(error, "is not a file");
+    else if (entry.st_size == 0) error_set(error, "is empty");
+    else if ((size_t)entry.st_size > limit) error_set(error, "is larger than %zu bytes, the limit for such a file", limit);
+    else {
+        text = HOST_NEW(char, entry.st_size + 1);
+        if (file_pread(fd, "its text", text, (size_t)entry.st_size, 0, error) && strlen(text) != (size_t)entry.st_size)
+            error_set(error, "contains a NUL byte and is not JSON text");
+    }
+    if (fd >= 0) close(fd);
+    if (error->text[0] == '\0') return text;
+    free(text);
+    return NULL;
+}
 // Continues *hash with the file's size and 4 KiB from each of four places, the first and the last bytes among them. Tells regenerated files
 // apart for four small reads.
 static inline bool file_hash_places(int fd, const char *path, int64_t bytes, uint64_t *hash, error_text *error) {

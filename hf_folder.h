@@ -160,7 +160,7 @@ static inline void hf_print_floats(cJSON *json) {
         if (cJSON_IsObject(at)) hf_print_floats(at);
         char text[64];
         if (!cJSON_IsNumber(at) || at->string == NULL) continue;
-        bool is_float = config_listed(" rope_theta attention_dropout ", at->string);
+        bool is_float = word_listed(" rope_theta attention_dropout ", at->string);
         for (int i = 0; i < ROPE_NUMBERS; i++) is_float |= strcmp(at->string, rope_numbers[i].key) == 0 && !rope_numbers[i].whole;
         if (!is_float) continue;
         double x = at->valuedouble;

@@ -499,8 +499,8 @@ static inline void model_unpack_dqkv(model *m, const layer_activations *t, int64
                             model_attention_saved(m, t, b), model_table(m, b), first, rows);
     }
 }
-// dx: gradient of x_mid -> gradient of x_in. dp: gradients of the attention's weights, as above. The gradient of wo hides a transfer: with
-// cp > 1 that of dKV's first hop home, otherwise that of dout.
+// dx: gradient of x_mid -> gradient of x_in. dp: gradients of the attention's weights, as above. The gradient of wo hides
+// transfers: SeqAlltoAll of dout (cp = 1), or SeqAlltoAll of dQ and dKV's first hop home (cp > 1).
 static inline void model_attention_backward(model *m, const floatX *p, float *dp, bool adds, int unit, const layer_activations *t) {
     int64_t rows = m->rows, B = m->setup.B, D = m->c.D;
     bool rings = m->g->shape.cp > 1;

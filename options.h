@@ -125,7 +125,7 @@ static const option_row option_rows[] = {
      "before the run, read all of --train-data and --val-data, and check every token and loss mask (otherwise: when it is used)"},
     {"Data", "document-end", "ID|none", OPTION_TOKEN, AT(document_end), 0, 2147483646, "none", "",
      "packed documents: number of the token that ends a document; within a sample, attention and labels do not cross into the next "
-     "document, and positions restart"},
+     "document, as if positions restarted there"},
     {"Data", "document-begin", "ID|none", OPTION_TOKEN, AT(document_begin), 0, 2147483646, "none", "",
      "the same, with the token that begins a document, such as 128000 of Llama-3, whose chats hold tokens that end turns"},
     {"Data", "seq-len", "N", OPTION_COUNT, AT(seq_len), 1, 1099511627776.0, "1K", "",
@@ -456,7 +456,7 @@ static inline cJSON *options_json(const options *o, bool (*keeps)(const option_r
     for (int i = 0; i < OPTION_ROWS; i++) {
         char value[OPTION_TEXT_BYTES];
         option_format(o, &option_rows[i], value, sizeof value);
-        if (keeps == NULL || keeps(&option_rows[i])) config_add_text(json, option_rows[i].name, value);
+        if (keeps == NULL || keeps(&option_rows[i])) json_add_text(json, option_rows[i].name, value);
     }
     return json;
 }
@@ -557,7 +557,7 @@ static inline bool options_parse(options *o, int argc, char **argv, error_text *
     if (o->cluster_out != NULL && !o->calibrate) return error_set(error, "--cluster-out is legal only with --calibrate");
     if (o->calibrate) {
         for (int i = 0; i < OPTION_ROWS; i++)
-            if (o->given[i] && !config_listed(" calibrate model cluster cluster-out threads deterministic ", option_rows[i].name))
+            if (o->given[i] && !word_listed(" calibrate model cluster cluster-out threads deterministic ", option_rows[i].name))
                 return error_set(error, "--%s has no effect with --calibrate; legal with it are "
                                         "--model, --cluster, --cluster-out, --threads and --deterministic", option_rows[i].name);
         return true;

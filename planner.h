@@ -430,7 +430,7 @@ static inline void plan_command(const options *given, const planner_choice *p) {
     char value[OPTION_TEXT_BYTES + 8];
     printf("mpirun -np %d ./train_llama", p->shape.dp * p->shape.hp * p->shape.cp);
     for (int i = 0; i < OPTION_ROWS; i++) {
-        if (!given->given[i] || config_listed(left_out, option_rows[i].name)) continue;
+        if (!given->given[i] || word_listed(left_out, option_rows[i].name)) continue;
         printf(" --%s", option_rows[i].name);
         if (option_rows[i].kind == OPTION_FLAG) continue;
         option_format(given, &option_rows[i], value, sizeof value);
@@ -515,8 +515,8 @@ static inline bool plan_write_json(const run_question *q, int64_t attended, cons
     int kinds[FIGURE_KINDS] = {0, 0, 0};
     for (int i = 0; i < CLUSTER_FIGURES; i++) kinds[q->machines->kinds[i]]++;
     for (int k = 0; k < FIGURE_KINDS; k++) cJSON_AddNumberToObject(figures, figure_kind_name((figure_kind)k), kinds[k]);
-    config_add_text(plan, "model", q->c->name);
-    config_add_text(plan, "cluster", q->machines->name);
+    json_add_text(plan, "model", q->c->name);
+    json_add_text(plan, "cluster", q->machines->name);
     cJSON_AddItemToObject(plan, "figures", figures);
     cJSON_AddNumberToObject(plan, "ranks", q->ranks);
     cJSON_AddStringToObject(plan, "dkv_wire", q->o->dkv_wire == DKV_WIRE_BF16 ? "bf16" : "f32");

@@ -5,7 +5,7 @@
 #ifndef SAFETENSORS_H
 #define SAFETENSORS_H
 
-#include "config.h" // defines: cJSON_*, printable, config_read_json
+#include "config.h" // defines: cJSON_*, file_read_json
 #include "files.h"
 
 typedef enum { DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPES } safetensors_dtype;
@@ -313,7 +313,7 @@ static inline bool safetensors_open(safetensors *s, const char *folder, const ch
         error_set_errno(&why, "cannot be opened");
     } else if (path_exists(several.text) || errno != ENOENT) {
         path = several;
-        cJSON *json = config_read_json(path.text, SAFETENSORS_HEADER_LIMIT, &why);
+        cJSON *json = file_read_json(path.text, SAFETENSORS_HEADER_LIMIT, &why);
         if (json != NULL) safetensors_read_index(s, folder, json, &why);
         cJSON_Delete(json);
     } else {

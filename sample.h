@@ -93,7 +93,7 @@ static inline bool token_text_is_byte_level(const cJSON *decoder) { // ByteLevel
 // The text of every token of FOLDER/tokenizer.json, (V); NULL with the reason if the file cannot be read or is not a byte-level BPE.
 static inline token_text *token_texts_read(const char *folder, int64_t V, error_text *why) {
     error_text reason = {"", 0};
-    cJSON *json = config_read_json(path_join(folder, "tokenizer.json").text, (size_t)1 << 27, &reason);
+    cJSON *json = file_read_json(path_join(folder, "tokenizer.json").text, (size_t)1 << 27, &reason);
     if (json == NULL) error_set_why(why, &reason, "%s/tokenizer.json", printable(folder).text);
     if (json == NULL) return NULL;
     const cJSON *vocab = cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(json, "model"), "vocab");

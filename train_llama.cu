@@ -61,10 +61,11 @@ static const char *model_folder(const options *o) { return config_preset(o->mode
 
 // Where the state of the last step says to which folder its model was exported, and how.
 static path_text export_record(const options *o) { return path_join(state_path(o->out, "", o->steps).text, "exported_to"); }
-// What it says: the options on which the folder depends, besides those that a resumed run cannot change. The caller frees.
+// The options on which the folder depends, besides those that a resumed run cannot change.
 static bool export_depends_on(const option_row *row) {
-    return config_listed(" export export-dtype seq-len rope-theta rope-scaling ", row->name);
+    return word_listed(" model from-scratch export export-dtype seq-len rope-theta rope-scaling ", row->name);
 }
+// What the record says: these options. The caller frees.
 static char *export_text(const options *o) {
     cJSON *json = options_json(o, export_depends_on);
     char *text = cJSON_PrintUnformatted(json);
@@ -74,7 +75,7 @@ static char *export_text(const options *o) {
 // Whether --export is there from the run that this one resumes, which was killed before it could end with status 0. Collective.
 static bool exported_before(const options *o) {
     error_text none = {"", 0};
-    char *made = o->resume && path_exists(o->export_to) ? config_read_text(export_record(o).text, CONFIG_BYTES, &none) : NULL;
+    char *made = o->resume && path_exists(o->export_to) ? file_read_text(export_record(o).text, CONFIG_BYTES, &none) : NULL;
     char *wanted = export_text(o);
     bool before = made != NULL && strcmp(made, wanted) == 0;
     free(made);
@@ -373,8 +374,8 @@ static void stop_if_diverged(trainer *t, step_result r, error_text *error) {
     training_progress before = t->done;
     before.step--;
     before.samples -= step_sequences(t);
+    advance_save(t, true); // whether there is a state
     if (t->o->keep > 1 || t->saved_step == 0) save_before_end(t, &before); // not in place of the only state, which may be the better one
-    advance_save(t, true);
     if (t->o->trace != NULL) write_trace(t, error);
     end_early(EXIT_USER_ERROR);
 }
@@ -414,7 +415,7 @@ static void stop_if_overflows(const trainer *t, error_text *error) {
 static void train(trainer *t, error_text *error) {
     const options *o = t->o;
     adamw_args args = {.beta1 = (float)o->beta1, .beta2 = (float)o->beta2, .eps = (float)o->eps, .weight_decay = (float)o->weight_decay};
-    read_step(t, error);
+    read_step(t, error); // the first step's, already here: bad data leaves no log behind, and note_tokens and start_measuring look at it
     open_log(t, error);
     bool begins = t->done.step == t->done.data_step; // otherwise the run that is resumed may have left out an evaluation or a sample
     if (begins && t->g.rank == 0) note_tokens(t);

@@ -2,7 +2,7 @@
 #ifndef TRAINER_H
 #define TRAINER_H
 
-#include "data_sources.h" // defines: data_sources_*, dataloader_*, sequence_shard
+#include "data_sources.h" // defines: data_sources_*, dataloader_*
 #include "evaluation.h" // defines: loss_by_position_*, needle_*, evaluation_*
 #include "metrics.h"    // defines: step_report, step_print, memory_print, flops_*
 #include "model.h"      // defines: model, model_evaluate, step_result
@@ -100,7 +100,9 @@ static inline void advance_save(trainer *t, bool wait) {
     if (t->states.stage == SAVE_NONE) return;
     error_text why;
     t->save_failed = !state_save_advance(&t->states, wait, &why);
-    if (t->states.stage != SAVE_NONE || t->g.rank != 0) return;
+    if (t->states.stage != SAVE_NONE) return;
+    if (!t->save_failed) t->saved_step = t->states.progress.step;
+    if (t->g.rank != 0) return;
     double waited = t->states.wait_seconds, written = t->states.write_seconds;
     long long step = (long long)t->states.progress.step;
     if (t->save_failed) fprintf(stderr, "warning: the state of step %lld was not saved: %s\n", step, why.text);
@@ -119,12 +121,13 @@ static inline void advance_save(trainer *t, bool wait) {
 static inline void start_save(trainer *t, const training_progress *progress) {
     advance_save(t, true);
     state_save_start(&t->states, &t->m, progress);
-    t->saved_step = progress->step;
 }
 // Before a run with --out ends early: completes the save in progress, and saves what is not saved yet. Collective.
 static inline void save_before_end(trainer *t, const training_progress *progress) {
     if (t->o->out == NULL) return;
-    if (t->saved_step != progress->step) start_save(t, progress);
+    advance_save(t, true);
+    if (t->saved_step == progress->step) return;
+    start_save(t, progress);
     advance_save(t, true);
 }
 // After reading data: as stop_on_error, but a slow disk is waited for, and the state is saved first.
@@ -240,7 +243,7 @@ static inline void read_step(trainer *t, error_text *error) {
     free(sorted);
     stop_training_on_error(t, error);
 }
-// Of the tokens of another tokenizer, none may be in the upper half of a model's vocabulary. Rank 0, after read_step.
+// Notes where no token of the step is in the upper half of the vocabulary: they may come from another tokenizer. Rank 0, after read_step.
 static inline void note_tokens(const trainer *t) {
     enum { ENOUGH = 16384, SMALL = 1024 }; // tokens to judge by; a vocabulary of bytes has a half that ASCII never uses
     int64_t n = t->m.setup.grad_accum * t->m.rows;

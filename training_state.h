@@ -18,7 +18,7 @@
 #ifndef TRAINING_STATE_H
 #define TRAINING_STATE_H
 
-#include "hf_folder.h" // defines: hf_import, hf_write, model_files_*, checksum_*
+#include "hf_folder.h" // defines: hf_import, hf_write
 #include "spikes.h"    // defines: recent_values
 #include <pthread.h>
 #include <sys/file.h>
@@ -277,7 +277,7 @@ static inline bool state_parse_json(const cJSON *json, training_progress *p, uin
 static inline bool state_read_json(const char *folder, training_progress *p, uint64_t *sums, int64_t count, error_text *refused,
                                    error_text *error) {
     error_text why = {"", 0};
-    cJSON *json = config_read_json(path_join(folder, "training_state.json").text, STATE_BYTES, &why);
+    cJSON *json = file_read_json(path_join(folder, "training_state.json").text, STATE_BYTES, &why);
     if (json == NULL) return error_set_why(error, &why, "training_state.json");
     int64_t format = STATE_FORMAT;
     uint64_t stored = 0;
@@ -474,7 +474,7 @@ static inline int state_differences(const training_progress *state, const traini
 // Notes on stderr what of a state's options this run changes.
 static inline void state_note_options(const char *folder, const options *o) {
     error_text why = {"", 0};
-    cJSON *json = config_read_json(path_join(folder, "training_state.json").text, STATE_BYTES, &why);
+    cJSON *json = file_read_json(path_join(folder, "training_state.json").text, STATE_BYTES, &why);
     cJSON *now = options_json(o, state_keeps_option);
     for (const cJSON *at = now->child; at != NULL; at = at->next) {
         const cJSON *before = cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(json, "options"), at->string);

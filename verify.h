@@ -8,7 +8,7 @@
 #ifndef VERIFY_H
 #define VERIFY_H
 
-#include "dataloader.h"  // defines: sequence_shard, hash_mix, LABEL_IGNORED
+#include "dataloader.h"  // defines: hash_mix, LABEL_IGNORED
 #include "model_files.h" // defines: model, file_parts
 
 enum { VERIFY_ROWS = DEVICE_ROW_MULTIPLE > 1 ? 2 * DEVICE_ROW_MULTIPLE : 32 }; // fills both chunks of a rank, on a GPU with tiles for cuDNN

@@ -326,8 +326,8 @@ static inline void zero_adamw_part(zero_hybrid *z, zero_part p, floatX *params, 
 static inline int64_t zero_copy(zero_hybrid *z, bool to_device, void *host, void *device, size_t bytes) {
     return to_device ? device_copy_start(z->to_device, device, host, bytes) : device_copy_start(z->to_host, host, device, bytes);
 }
-// Starts copying what is offloaded of a part from the host to staging buffer i, or back what the update changes. Returns the last ticket: a
-// lane finishes in order.
+// Starts copying what is offloaded of a part from the host to staging buffer i, or back what the update changes. Gradients only
+// come. Parameters only go, but where they are their own master weights they come, too. Returns the last ticket: a lane finishes in order.
 static inline int64_t zero_staging_copy(zero_hybrid *z, zero_part p, int i, bool to_device) {
     bool grads = z->offload >= OFFLOAD_GRADIENTS && to_device;
     bool params = z->offload >= OFFLOAD_PARAMETERS && (!to_device || z->master[p.unit] == NULL);

@@ -3,7 +3,7 @@
 // For models with --model tiny and nano, which read bytes. Prints how many tokens there are and the entropy of single bytes in nats: the
 // loss of a model that knows only how often each byte occurs. For real vocabularies: dev/tokenize_text.py.
 // An OUT.bin that exists is replaced only if it is a token file, without a loss mask, and none of the inputs.
-#include "../dataloader.h" // defines: TOKEN_*, token_file_check, path_leads_to_same
+#include "../dataloader.h" // defines: TOKEN_*, token_file_check
 
 static int fail(const char *out_part, const char *format, const char *name, const char *why) {
     fprintf(stderr, "error: ");

@@ -3,7 +3,8 @@
 // Work is issued in program order and the compute of a rank runs in that order. Only transfers (device/comm.h and the copies
 // below), and what is issued aside, overlap with it: each is started early, and finished where its result is first needed. On the
 // CPU device operations run when called; on CUDA they are queued on the compute stream, and start/finish are event waits between streams.
-// Inside a step the host waits for the device only in device_synchronize, device_to_host and op_sum_float; device_from_host may wait, too.
+// Inside a step the host waits for the device only in device_synchronize, device_to_host and op_sum_float; device_from_host may wait, too,
+// and on CUDA the start of a transfer, where the host is 256 transfers of one communicator ahead of the GPU.
 // Sizes are bytes. Where no error is named, a failure ends all ranks with a message.
 #ifndef DEVICE_H
 #define DEVICE_H

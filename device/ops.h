@@ -146,7 +146,7 @@ void op_swiglu_forward(floatX *act, const floatX *gate_up, int64_t T, int64_t F)
 // makes both. dgate_up may be gate_up, act may be dact.
 void op_swiglu_backward(floatX *dgate_up, floatX *act, const floatX *dact, const floatX *gate_up, int64_t T, int64_t F);
 
-// ---- cross-entropy on a tile of logits (T, V), labels (T); label -100: ignored (loss 0, gradient 0) ----
+// ---- cross-entropy on a tile of logits (T, V), labels (T); a label below 0, such as -100: ignored (loss 0, gradient 0) ----
 // losses (T) = -log softmax(logits)[label]. If backward: logits = (softmax - onehot) * scale, in place.
 void op_cross_entropy(float *losses, floatX *logits, const int32_t *labels, int64_t T, int64_t V, float scale, bool backward);
 

@@ -62,7 +62,7 @@ int main(int argc, char **argv) {
               "nodes of %g ranks", machines.gpus_per_node);
         for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
             CHECK(machines.kinds[cluster_find(keys[k])] == FIGURE_MEASURED, "%s is not measured", keys[k]);
-        char *text = config_read_text(file, CONFIG_BYTES, &error);
+        char *text = file_read_text(file, CONFIG_BYTES, &error);
         const char *note = text != NULL ? strstr(text, "\n# nodes: one flow a NIC ") : NULL;
         double one = 0, together = 0, bytes = 0, microseconds = 0;
         int found = note == NULL ? 0 : sscanf(note, "\n# nodes: one flow a NIC %lf GB/s, all ranks at once %lf GB/s a NIC; "

@@ -328,7 +328,7 @@ static void test_bad_files(void) {
     char pipe[sizeof config_path + 8]; // one that nobody writes to
     snprintf(pipe, sizeof pipe, "%s.pipe", config_path);
     error.text[0] = '\0';
-    CHECK(mkfifo(pipe, 0600) == 0 && config_read_text(pipe, big, &error) == NULL && strstr(error.text, "is not a file") != NULL,
+    CHECK(mkfifo(pipe, 0600) == 0 && file_read_text(pipe, big, &error) == NULL && strstr(error.text, "is not a file") != NULL,
           "\"%s\"", error.text);
     unlink(pipe);
     memset(blanks, '[', big); // deeply nested: the parser has a limit

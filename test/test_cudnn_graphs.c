@@ -269,7 +269,7 @@ int main(int argc, char **argv) {
     }
     bool table = argc == 3 && strcmp(argv[2], "table") == 0;
     for (int i = 1; i < argc - table; i++) {
-        char *json = config_read_text(argv[i], CONFIG_BYTES, &error);
+        char *json = file_read_text(argv[i], CONFIG_BYTES, &error);
         if (json == NULL || !gpu_add(json, &error)) {
             fprintf(stderr, "error: %s: %s\n", argv[i], error.text);
             return EXIT_USER_ERROR;

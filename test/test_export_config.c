@@ -24,7 +24,7 @@ static void check_round_trip(const model_config *c, const char *folder) {
           "%s: numbers", c->name);
     CHECK(memcmp(&back.rope.factor, &c->rope.factor, sizeof(rope_scaling) - offsetof(rope_scaling, factor)) == 0 &&
           back.rope.kind == c->rope.kind, "%s: rope", c->name);
-    char *text = config_read_text(path_join(folder, "config.json").text, CONFIG_BYTES, &error);
+    char *text = file_read_text(path_join(folder, "config.json").text, CONFIG_BYTES, &error);
     CHECK(text != NULL && strstr(text, "\"torch_dtype\":\t\"bfloat16\"") != NULL && strstr(text, "e-05") != NULL &&
           strstr(text, "0.0,") != NULL, "%s: %s", c->name, text != NULL ? text : "no text");
     CHECK(c->rope.kind == ROPE_PLAIN || strstr(text, "\"high_freq_factor\":\t4.0") != NULL || strstr(text, "\"factor\":\t4.0") != NULL,
@@ -35,7 +35,7 @@ static void check_round_trip(const model_config *c, const char *folder) {
     snprintf(before, sizeof before, "%s", text);
     free(text);
     CHECK(write_again(c, folder, &error), "%s", error.text);
-    text = config_read_text(path_join(folder, "config.json").text, CONFIG_BYTES, &error);
+    text = file_read_text(path_join(folder, "config.json").text, CONFIG_BYTES, &error);
     CHECK(text != NULL && strcmp(text, before) == 0, "%s: copied, it is %s", c->name, text);
     free(text);
 
@@ -65,7 +65,7 @@ static void check_tokenizer_length(const char *folder, const char *before, const
     hf_file file = {NULL, text_copy(before), strlen(before)};
     bool ok = hf_write_longer(&file, to.text, "\"model_max_length\"", 48, 64, &error);
     free(file.bytes);
-    char *text = ok ? config_read_text(to.text, CONFIG_BYTES, &error) : NULL;
+    char *text = ok ? file_read_text(to.text, CONFIG_BYTES, &error) : NULL;
     CHECK(text != NULL && strcmp(text, expected) == 0, "%s became %s", before, text != NULL ? text : error.text);
     free(text);
 }

@@ -232,7 +232,7 @@ static void test_round_trip(int64_t limit, int files) {
     CHECK(safetensors_hash(&r, &before, &error) && safetensors_write(&w, &w.tensors[8], 64 * 64 - 1, 1, &big, &error) &&
           safetensors_hash(&r, &after, &error) && before != after, "%s", error.text);
     if (files > 1) {
-        char total[64], *index = config_read_text(path_join(folder, "round.safetensors.index.json").text, CONFIG_BYTES, &error);
+        char total[64], *index = file_read_text(path_join(folder, "round.safetensors.index.json").text, CONFIG_BYTES, &error);
         snprintf(total, sizeof total, "\"total_size\":\t%lld\n", (long long)safetensors_bytes(&r));
         CHECK(index != NULL && strstr(index, total) != NULL, "%s is not in %s", total, index != NULL ? index : error.text);
         free(index);

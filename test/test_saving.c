@@ -168,7 +168,7 @@ static void check_many_sums(const char *folder) {
               state_read_json(folder, &found, back, count, &refused, &error);
     CHECK(ok && memcmp(sums, back, sizeof *sums * (size_t)(VALUES_KINDS * count)) == 0, "many sums: %s", error.text);
     path_text path = path_join(folder, "training_state.json");
-    cJSON *json = config_read_json(path.text, STATE_BYTES, &error);
+    cJSON *json = file_read_json(path.text, STATE_BYTES, &error);
     cJSON_ReplaceItemInObject(json, "train_files", cJSON_CreateNumber(-1)); // which may not be that
     CHECK(!state_parse_json(json, &found, back, count, &error) && strstr(error.text, "\"train_files\"") != NULL, "%s", error.text);
     cJSON_ReplaceItemInObject(json, "format", cJSON_CreateNumber(STATE_FORMAT + 1)); // where a state of a small model may be this large

@@ -498,6 +498,20 @@ last=$(($(grep -c '^step' "$dir/shown") - 1))
 check "divergence: the state of the step before, $last" [ "$last" -gt 0 -a -d "$dir/diverged/$(printf 'step-%08d' $last)" ]
 "${diverges[@]}" --out "$dir/only" --keep 1 --save-every $((last - 1)) >"$dir/out" 2>&1
 check 'but not in the place of the only state' [ "$(cd "$dir/only" && echo step-*)" = "$(printf 'step-%08d' $((last - 1)))" ]
+preload unnamed <<'C' # the first state does not get its name
+#include <errno.h>
+#include <stdio.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+int rename(const char *from, const char *to) {
+    static int calls;
+    return calls++ == 0 ? (errno = EIO, -1) : (int)syscall(SYS_rename, from, to);
+}
+C
+LD_PRELOAD="$dir/unnamed.so" "${diverges[@]}" --out "$dir/first" --keep 1 --save-every $((last - 1)) >"$dir/out" 2>&1
+check 'where that was not saved, there is none' [ "$(cd "$dir/first" && echo step-*)" = "$(printf 'step-%08d' $last)" ]
+LD_PRELOAD="$dir/unnamed.so" "${diverges[@]}" --out "$dir/second" --save-every $last >"$dir/out" 2>&1
+check 'a state of that step that was not saved is written again' [ "$(cd "$dir/second" && echo step-*)" = "$(printf 'step-%08d' $last)" ]
 check 'it can be resumed' ends_with 2 "from step $last, $((4 * last)) samples" "${diverges[@]}" --out "$dir/diverged" --resume
 check 'and then fails in its first step, which says what to do' grep -q \
     "the state that it began with is the cause; without .*$(printf 'step-%08d' $last) the state before it is continued" "$dir/shown"

@@ -284,17 +284,6 @@ void op_attention_forward(float *out, float *lse, const floatX *q, const floatX 
 
 // ---- backward ----
 
-bool op_attention_forward_alone(floatX *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_block b,
-                                void *scratch) {
-    (void)out; (void)lse; (void)q; (void)k; (void)v; (void)b; (void)scratch;
-    return false; // floatX is float: there is nothing to gain
-}
-bool op_attention_backward_alone(floatX *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *out,
-                                 const floatX *dout, const float *lse, attention_block b, bool add_dkv, void *scratch) {
-    (void)dq; (void)dk; (void)dv; (void)q; (void)k; (void)v; (void)out; (void)dout; (void)lse; (void)b; (void)add_dkv; (void)scratch;
-    return false;
-}
-
 void op_attention_delta(float *delta, const floatX *out, const floatX *dout, attention_block b) {
 #pragma omp parallel for schedule(static) if (b.Tq * b.Hq * b.HS > PARALLEL_ELEMENTS)
     for (int64_t t = 0; t < b.Tq; t++) {
@@ -434,4 +423,17 @@ size_t op_attention_scratch(attention_block b, bool backward) {
     int64_t floats = backward ? round_up(b.Hq * ceil_div(b.Tq, QUERY_TILE), 64) + threads * backward_thread_floats(b.HS)
                               : b.Hkv * padded * (b.HS + padded_width(b.HS)) + threads * forward_thread_floats(b.HS);
     return sizeof(float) * (size_t)floats;
+}
+
+// ---- alone: floatX is float, so there is nothing to gain ----
+
+bool op_attention_forward_alone(floatX *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_block b,
+                                void *scratch) {
+    (void)out; (void)lse; (void)q; (void)k; (void)v; (void)b; (void)scratch;
+    return false;
+}
+bool op_attention_backward_alone(floatX *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *out,
+                                 const floatX *dout, const float *lse, attention_block b, bool add_dkv, void *scratch) {
+    (void)dq; (void)dk; (void)dv; (void)q; (void)k; (void)v; (void)out; (void)dout; (void)lse; (void)b; (void)add_dkv; (void)scratch;
+    return false;
 }

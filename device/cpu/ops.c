@@ -216,7 +216,7 @@ void op_cross_entropy(float *losses, floatX *logits, const int32_t *labels, int6
 #pragma omp parallel for schedule(static) if (T * V > PARALLEL_ELEMENTS)
     for (int64_t t = 0; t < T; t++) {
         floatX *x = logits + t * V;
-        if (labels[t] == -100) {
+        if (labels[t] < 0) {
             losses[t] = 0;
             if (backward) memset(x, 0, sizeof(floatX) * (size_t)V);
             continue;

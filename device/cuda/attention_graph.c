@@ -69,10 +69,11 @@ static tensor tensor_describe(cudnnDataType_t type, int64_t heads, int64_t rows,
     tensor t = {{1, heads, rows, columns}, {never_used, head_stride, row_stride, column_stride}, type, NULL};
     return t;
 }
-// A tensor in memory, (rows, HS) per head, with rows `stride` apart; `transposed` presents each head as (HS, rows).
-static tensor memory(attention_graph *g, int64_t id, cudnnDataType_t type, int64_t heads, int64_t rows, int64_t stride, bool transposed) {
+// A bf16 tensor in memory, (rows, HS) per head, with rows `stride` apart; `transposed` presents each head as (HS, rows).
+static tensor memory(attention_graph *g, int64_t id, int64_t heads, int64_t rows, int64_t stride, bool transposed) {
     int64_t HS = g->shape.HS;
-    tensor t = transposed ? tensor_describe(type, heads, HS, rows, HS, 1, stride) : tensor_describe(type, heads, rows, HS, HS, stride, 1);
+    tensor t = transposed ? tensor_describe(CUDNN_DATA_BFLOAT16, heads, HS, rows, HS, 1, stride)
+                          : tensor_describe(CUDNN_DATA_BFLOAT16, heads, rows, HS, HS, stride, 1);
     return tensor_make(g, t, IN_MEMORY, id);
 }
 static tensor row_numbers(attention_graph *g, int64_t id) { // a float for each head and query row
@@ -172,10 +173,10 @@ static tensor scaled_scores(attention_graph *g, const tensor *q, const tensor *k
 
 static void build_forward(attention_graph *g) {
     const attention_shape *s = &g->shape;
-    tensor q = memory(g, ATTENTION_Q, CUDNN_DATA_BFLOAT16, s->Hq, s->Tq, s->q_stride, false);
-    tensor k = memory(g, ATTENTION_K, CUDNN_DATA_BFLOAT16, s->Hkv, s->Tk, s->kv_stride, true);
-    tensor v = memory(g, ATTENTION_V, CUDNN_DATA_BFLOAT16, s->Hkv, s->Tk, s->kv_stride, false);
-    tensor out = memory(g, ATTENTION_OUT, CUDNN_DATA_BFLOAT16, s->Hq, s->Tq, s->Hq * s->HS, false);
+    tensor q = memory(g, ATTENTION_Q, s->Hq, s->Tq, s->q_stride, false);
+    tensor k = memory(g, ATTENTION_K, s->Hkv, s->Tk, s->kv_stride, true);
+    tensor v = memory(g, ATTENTION_V, s->Hkv, s->Tk, s->kv_stride, false);
+    tensor out = memory(g, ATTENTION_OUT, s->Hq, s->Tq, s->Hq * s->HS, false);
     tensor scale = host_number(g, ATTENTION_SCALE), lse = row_numbers(g, ATTENTION_LSE);
     tensor score = masked(g, scaled_scores(g, &q, &k, &scale));
     tensor largest = intermediate(g, CUDNN_DATA_FLOAT, s->Tq, 1), sum = intermediate(g, CUDNN_DATA_FLOAT, s->Tq, 1);
@@ -197,18 +198,18 @@ static void key_gradient(attention_graph *g, int64_t id, const tensor *weights, 
     tensor turned = tensor_describe(CUDNN_DATA_BFLOAT16, s->Hq, s->Tk, s->Tq, s->Tq * s->Tk, 1, s->Tk);
     turned = tensor_make(g, turned, VIRTUAL, ++g->next_virtual);
     reshape(g, weights, &turned);
-    tensor gradient = memory(g, id, CUDNN_DATA_BFLOAT16, s->Hq, s->Tk, s->Hq * s->HS, false);
+    tensor gradient = memory(g, id, s->Hq, s->Tk, s->Hq * s->HS, false);
     multiply_matrices(g, &turned, x, &gradient);
 }
 
 static void build_backward(attention_graph *g) {
     const attention_shape *s = &g->shape;
-    tensor q = memory(g, ATTENTION_Q, CUDNN_DATA_BFLOAT16, s->Hq, s->Tq, s->q_stride, false);
-    tensor k = memory(g, ATTENTION_K, CUDNN_DATA_BFLOAT16, s->Hkv, s->Tk, s->kv_stride, true);
-    tensor v = memory(g, ATTENTION_V, CUDNN_DATA_BFLOAT16, s->Hkv, s->Tk, s->kv_stride, true);
-    tensor out = memory(g, ATTENTION_OUT, CUDNN_DATA_BFLOAT16, s->Hq, s->Tq, s->q_stride, false);
-    tensor dout = memory(g, ATTENTION_DOUT, CUDNN_DATA_BFLOAT16, s->Hq, s->Tq, s->q_stride, false);
-    tensor dq = memory(g, ATTENTION_DQ, CUDNN_DATA_BFLOAT16, s->Hq, s->Tq, s->Hq * s->HS, false);
+    tensor q = memory(g, ATTENTION_Q, s->Hq, s->Tq, s->q_stride, false);
+    tensor k = memory(g, ATTENTION_K, s->Hkv, s->Tk, s->kv_stride, true);
+    tensor v = memory(g, ATTENTION_V, s->Hkv, s->Tk, s->kv_stride, true);
+    tensor out = memory(g, ATTENTION_OUT, s->Hq, s->Tq, s->q_stride, false);
+    tensor dout = memory(g, ATTENTION_DOUT, s->Hq, s->Tq, s->q_stride, false);
+    tensor dq = memory(g, ATTENTION_DQ, s->Hq, s->Tq, s->Hq * s->HS, false);
     tensor lse = row_numbers(g, ATTENTION_LSE), delta = row_numbers(g, ATTENTION_DELTA);
     tensor scale = host_number(g, ATTENTION_SCALE), one = host_number(g, ATTENTION_ONE);
 

@@ -2,8 +2,8 @@
 //
 // All operations run on one non-blocking stream (device_compute_stream); those issued aside, on another one. Each lane of copies and each
 // communicator (comm_nccl.c) has its own stream. Events order them: `start` makes the lane wait for the compute issued so far, `finish`
-// makes later compute wait for the lane. Inside a step the host waits only in device_to_host, and in device_from_host where it is STAGED
-// copies ahead of the GPU.
+// makes later compute wait for the lane. Inside a step the host waits only in device_to_host, and where it is far ahead of the GPU: STAGED
+// copies in device_from_host, RING transfers of one communicator (comm_nccl.c).
 #include "../../progress.h"
 #include "attention_call.h"
 

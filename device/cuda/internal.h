@@ -23,8 +23,8 @@ cudaStream_t device_compute_stream(void); // of the operations issued now: betwe
 #ifndef DEVICE_EMULATED
 // Ends every rank when a call of the CUDA runtime failed. Prints `what` (what was being done) and CUDA's own error text.
 void cuda_check(cudaError_t status, const char *what);
-// Before and after every launch (LAUNCH in emulation.h): lets the kernel use more than 48 KiB of shared memory, which needs an opt-in; ends
-// every rank when the launch fails.
+// Before and after every launch (LAUNCH in emulation.h): the kernel's span in the trace; lets it use more than 48 KiB of shared memory,
+// which needs an opt-in; ends every rank when the launch fails.
 void cuda_launch_prepare(const void *kernel, const char *name, size_t shared_bytes);
 void cuda_launch_check(const char *name);
 // Before and after work that is queued on the compute stream by other means: its name in the trace, if there is one (device_trace_start).
