@@ -1,8 +1,8 @@
 // What a layer keeps from its forward to its backward pass, and where.
 //     none       every tensor below
 //     full       x_in; the rest is recomputed, including the attention ring
-//     selective  x_in, out_ring and lse (Selective Checkpoint++, LoongTrain section 5.2): the attention kernel and its ring never run
-//                twice; Q, K, V are projected and exchanged again
+//     selective  x_in, out_ring and lse (Selective Checkpoint++, LoongTrain section 5.2, after DistFlashAttn 3.3): the attention kernel and
+//                its ring never run twice; Q, K, V are projected and exchanged again
 // The kind is chosen per layer. What a layer does not keep lives in one working set that all such layers share.
 // The first layers can be offloaded: a layer's kept tensors are in one of few device slots while it computes, are copied to the host while
 // the next layers compute, and come back one layer ahead of the backward pass. The last offloaded layers, one for each slot, are never

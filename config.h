@@ -75,7 +75,8 @@ static inline bool config_same_rope(const model_config *a, const model_config *b
 
 // ---- presets ----
 
-// None has a window. llama2-7b-gqa is LoongTrain's 7B-GQA. The tokens of tiny, for the demo, and of nano, for tests, are bytes.
+// None has a window. llama2-7b-gqa is the 7B-GQA of LoongTrain's section 6.1 (its MFU formula implies F 14336 and V 51200). The tokens of
+// tiny, for the demo, and of nano, for tests, are bytes.
 static const model_config config_presets[] = {
     // name             L      D    H Hkv   HS      F       V  eps    theta     scaling: factor low high original              tied   max
     {"llama3-8b",      32,  4096,  32,  8, 128, 14336, 128256, 1e-5f, 500000.0, {ROPE_PLAIN,   0, 0, 0,    0, 0, 0, 0}, false,   8192, 0},

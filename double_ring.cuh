@@ -5,6 +5,7 @@
 //     k == c   causal on the local pair
 //     k <  c   all queries x the first half of the keys       (chunk k is before both, chunk 2 cp - 1 - k after both)
 //     k >  c   the second half of the queries x all keys      (only chunk 2 cp - 1 - c is after both chunks of k)
+// (DistFlashAttn, section 3.2, has one chunk a rank, and ranks with less work help others, with their queries and outputs on the way.)
 // So each block goes whole around the ring: ranks behind its owner (c > k) need its first half alone, but hand it on to those before the
 // owner (c < k), which need all. (Second halves sent the other way round would save a quarter of the bytes on average, and none on the
 // busiest rank.) A sequence of packed documents has segments that do not see each other, each cut in this way: a block is then such a call

@@ -239,8 +239,8 @@ static inline double planner_kv_heads(const model_config *m, int hp) {
 }
 
 // One attention operation. E = S H HS / sp elements of Q a rank. FLOP of a ring step: 2 S^2 H HS / (sp cp), causal and balanced (section
-// 4.5.2), backward 2.5 times that. With packed documents S^2 becomes S attended, taken to be spread evenly over the steps. KV chunk:
-// max(Hkv, hp) / H 2 E elements (section 4.5.3).
+// 4.5.2), backward 2.5 times that at an efficiency of its own (the paper takes 3 times the time). With packed documents S^2 becomes S
+// attended, taken to be spread evenly over the steps. KV chunk: max(Hkv, hp) / H 2 E elements (section 4.5.3).
 static inline planner_attention planner_attention_time(const planner_query *q, const grid_shape *g, bool allgather) {
     const cluster *c = q->machines;
     const model_config *m = q->model;
@@ -419,7 +419,8 @@ static inline void planner_step_time(const planner_query *q, const planner_atten
     *ring = fmax(0, *ring - hidden); // fmax: rounding
     p->gather = p->reduce = p->update = p->offloading = p->optimizer = 0;
     if (q->schedule == SCHEDULE_LOONGTRAIN) {
-        // Gradients out, parameters in, both 2 bytes and exposed, spread over the node's NICs: 4 N bytes (the paper gives no ZeRO setting).
+        // Gradients out, parameters in, both 2 bytes and exposed, spread over the node's NICs: 4 N bytes. (Table 2: ZeRO-1, of which a
+        // part is hidden, section 6.2; tables 3 and 6 do not say.)
         p->update = planner_collective(c, q->ranks, 1, 2 * c->element_bytes * N);
     } else {
         // What a pass takes without ZeRO and copies, and how long it keeps the NICs busy, where ZeRO's transfers would wait.

@@ -1,6 +1,7 @@
 // ranks: 1
-// time_model.h: the time model against LoongTrain's tables 2 to 6 (test/paper_tables), with constants fitted to 80 of their cells and with
-// nothing fitted; the choice that follows from it; our own schedule; good and bad cluster files; the search against its rules.
+// time_model.h: the time model against LoongTrain's tables 2, 4, 5 and 6 (test/paper_tables; of 3 the MFU), with constants fitted to 80 of
+// their cells and with nothing fitted; the choice that follows from it; steps of DistFlashAttn; our own schedule; good and bad cluster
+// files; the search against its rules.
 // Run from the repository's root. The bounds are the product's goals, not the results that happen to come out; the results are printed.
 #include "../planner.h"
 #include "paper_tables.h"
@@ -489,13 +490,15 @@ static void check_tables(const char *cluster_name, bool fitted) {
                100 * q[table].regret_mean, 100 * q[table].regret_max, q[table].in_order, q[table].pairs,
                100.0 * q[table].in_order / q[table].pairs);
     }
-    char said[100];
+    char said[160];
     if (fitted)
-        snprintf(said, sizeof said, "%.1f %% in table 4, %.1f %% in table 5, %.1f %% in table 6 and %.1f %% in table 2", 100 * a[4].mape,
-                 100 * a[5].mape, 100 * a[6].mape, 100 * a[2].mape);
+        snprintf(said, sizeof said, "%.1f %% in table 4 (at most %.0f), %.1f %% in table 5 (%.0f), %.1f %% in table 6 (%.0f) and "
+                 "%.1f %% in table 2 (%.0f)", 100 * a[4].mape, 100 * a[4].worst, 100 * a[5].mape, 100 * a[5].worst, 100 * a[6].mape,
+                 100 * a[6].worst, 100 * a[2].mape, 100 * a[2].worst);
     else
-        snprintf(said, sizeof said, "the errors are %.1f to %.1f %%", 100 * fmin(fmin(a[2].mape, a[4].mape), fmin(a[5].mape, a[6].mape)),
-                 100 * fmax(fmax(a[2].mape, a[4].mape), fmax(a[5].mape, a[6].mape)));
+        snprintf(said, sizeof said, "the mean errors are %.1f to %.1f %% (at most %.0f)",
+                 100 * fmin(fmin(a[2].mape, a[4].mape), fmin(a[5].mape, a[6].mape)),
+                 100 * fmax(fmax(a[2].mape, a[4].mape), fmax(a[5].mape, a[6].mape)), 100 * fmax(fmax(a[2].worst, a[4].worst), a[5].worst));
     CHECK(documented(said), "docs/planner.md does not say \"%s\"", said);
     if (!fitted) {
         CHECK(a[6].n == 176 && a[6].mape <= 0.04, "%s table 6: MAPE %g over %d", cluster_name, a[6].mape, a[6].n);
@@ -638,6 +641,63 @@ static void check_our_schedule(void) {
           planner_pass_split(r, SCHEDULE_LATE_DKV).nic == 0, "a NIC is busy for %g, by outer hops for %g", all, outer_alone);
     r.w = r.windows = 1;
     CHECK(planner_ring_late(&r) == 1 && planner_ring_loongtrain(&r) == 1, "a ring of one communicates");
+}
+
+// ---- another system, on another machine ----
+
+// Whole steps of DistFlashAttn: LLaMA-7B and its twin with 8 KV heads on the 8 A100 of one node, sequences of 64K to 256K in one ring (its
+// own has another schedule, which inside a node hides what ours does). LoongTrain's constants, nothing fitted. Its Triton kernels are
+// slower, so what is tested is not their speed but what follows from the model: that steps of all lengths, MHA and GQA, are off by about
+// one factor, and what is saved where attention is not recomputed. (Shorter steps wait for the host: 8K take as long as 4K.)
+static void check_distflashattn(void) {
+    static const struct { const char *table, *row, *model; recompute_kind kind; int length, seconds; } parts[] = {
+        {"test/paper_tables/distflashattn_table5.csv", "hf_checkpoint,", "llama2-7b", RECOMPUTE_FULL, 1, 2},
+        {"test/paper_tables/distflashattn_table5.csv", "rematerialization_aware,", "llama2-7b", RECOMPUTE_SELECTIVE, 1, 2},
+        {"test/paper_tables/distflashattn_table1.csv", "DistFlashAttn,1,", "llama2-7b-gqa", RECOMPUTE_SELECTIVE, 3, 6}};
+    enum { FULL, MHA, GQA, LENGTHS = 3 };
+    cluster c = load("a100-4nic");
+    double measured[3][LENGTHS] = {{0}}, predicted_s[3][LENGTHS] = {{0}};
+    for (int k = 0; k < 3; k++) {
+        char line[256], *f[8];
+        int n = 0;
+        const model_config *m = config_preset(parts[k].model);
+        FILE *file = fopen(parts[k].table, "r");
+        while (file != NULL && n < LENGTHS && fgets(line, sizeof line, file) != NULL) {
+            if (strncmp(line, parts[k].row, strlen(parts[k].row)) != 0) continue;
+            int fields = paper_split(line, f, 8);
+            int64_t S = 8 * (int64_t)paper_count(f[parts[k].length]);
+            if (S < 65536 || (fields == 8 && strcmp(f[5], "llama-gqa") != 0)) continue;
+            planner_query q = planner_query_make(m, &c, S, 1, 8);
+            q.schedule = SCHEDULE_LOONGTRAIN;
+            q.dkv_bytes = 2;
+            planner_choice choice = {.shape = planner_shape(&c, 1, 1, 8, 8, PLACEMENT_HEAD_FIRST), .zp = 8, .zg = 8, .zo = 8,
+                                     .recompute = parts[k].kind};
+            planner_attention a = planner_attention_time(&q, &choice.shape, false);
+            planner_step_time(&q, &a, &choice);
+            measured[k][n] = paper_number(f[parts[k].seconds]);
+            predicted_s[k][n++] = choice.seconds;
+        }
+        if (file != NULL) fclose(file);
+        CHECK(n == LENGTHS, "%s: %d rows %s", parts[k].table, n, parts[k].row);
+        printf("    DistFlashAttn, %-24s 64K %.2f s, measured %.2f; 128K %.2f, %.2f; 256K %.2f, %.2f\n", parts[k].row, predicted_s[k][0],
+               measured[k][0], predicted_s[k][1], measured[k][1], predicted_s[k][2], measured[k][2]);
+    }
+    double least = INFINITY, most = 0, gain_least = INFINITY, gain_most = 0;
+    for (int n = 0; n < LENGTHS; n++) {
+        for (int k = MHA; k <= GQA; k++) {
+            least = fmin(least, measured[k][n] / predicted_s[k][n]);
+            most = fmax(most, measured[k][n] / predicted_s[k][n]);
+        }
+        double gain = predicted_s[FULL][n] / predicted_s[MHA][n] / (measured[FULL][n] / measured[MHA][n]);
+        gain_least = fmin(gain_least, gain);
+        gain_most = fmax(gain_most, gain);
+    }
+    CHECK(least > 1 && most < 1.1 * least, "steps take %g to %g times what is predicted", least, most);
+    CHECK(gain_least > 0.9 && gain_most < 1.02, "the gain of selective is %g to %g of the measured one", gain_least, gain_most);
+    char said[160];
+    snprintf(said, sizeof said, "take %.2f to %.2f times as long as predicted; how many times that full recompute takes comes out %.0f to "
+             "%.0f %% too small", least, most, 100 * (1 - gain_most), 100 * (1 - gain_least));
+    CHECK(documented(said), "docs/planner.md does not say \"%s\"", said);
 }
 
 // ---- memory of other systems ----
@@ -1469,6 +1529,7 @@ int main(void) {
         check_mfu();
         check_tables("a100-4nic", true);
         check_tables("a100-4nic-datasheet", false);
+        check_distflashattn();
         check_fit();
     }
     check_our_schedule();
