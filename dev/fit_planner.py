@@ -114,7 +114,7 @@ def report(model, values):
 def write(values):
     new = {key: f"{value:.4g}" for (key, _, _), value in zip(FITTED, values)}
     lines = [
-        "# LoongTrain's cluster: nodes of 8 Ampere GPUs, taken for A100 80 GB, and 4 NICs. Kernel and network figures are fitted to its tables by",
+        "# LoongTrain's cluster: nodes of 8 Ampere GPUs (as A100 80 GB) and 4 NICs. Kernel and network figures: fitted to its tables by",
         "# dev/fit_planner.py (which writes this file), so they describe LoongTrain's kernels; the rest is that of a100-4nic-datasheet.txt."
     ]
     for line in open(os.path.join(ROOT, "clusters", START + ".txt"), encoding="utf-8").read().splitlines()[1:]:
