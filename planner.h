@@ -588,7 +588,7 @@ static inline bool plan_show(const options *o, const model_config *c, int starte
 // take up to 2.6 GiB of a GPU (docs/memory.md), some more with full grids.
 static inline double plan_device_memory(int ranks) {
     double total = (double)device_memory_total();
-    return device_is_host() || ranks == 1 ? total : total - fmin(4.0 * (1 << 30), total / 20);
+    return device_is_host() || ranks == 1 ? total : total - fmin(4.0 * (1 << 30), total / 10);
 }
 // --hp auto: puts the best choice for these ranks into the options. Memory is that of the devices and machines of the ranks, the least of
 // them all, and so is the number of ranks of a machine; in a dry run they are the cluster's. Rank 0 plans for all, because machines may
