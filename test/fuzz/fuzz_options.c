@@ -36,7 +36,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
             MUST(c.H % o.hp == 0 && o.cp % o.inner_ring == 0 && o.ranks % o.zero_optim == 0 && o.zero_optim % o.zero_grads == 0 &&
                  o.zero_grads % o.zero_params == 0, "%lld %lld %lld %lld %lld", (long long)o.hp, (long long)o.inner_ring,
                  (long long)o.zero_params, (long long)o.zero_grads, (long long)o.zero_optim);
-            MUST(o.grad_accum >= 1 && o.seq_len >= 1 && o.batch_size >= 1 && o.warmup <= o.steps, "%lld", (long long)o.grad_accum);
+            MUST(o.grad_accum >= 1 && o.seq_len >= 1 && o.batch_size >= 1 && (o.steps == 0 || o.warmup <= o.steps),
+                 "%lld %lld %lld, warm-up %lld of %lld", (long long)o.grad_accum, (long long)o.seq_len, (long long)o.batch_size,
+                 (long long)o.warmup, (long long)o.steps); // without steps there is no schedule
             options_print(&o, nowhere);
         }
     }
