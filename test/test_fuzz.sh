@@ -16,19 +16,20 @@ for target in test/fuzz/fuzz_*.c; do
 done
 
 # Planted faults: a read past the input, a leak, an exit, a property that fails, an overflow; each needs a first byte that the seed lacks.
-printf 'aaaaaaaa' >"$dir/seed"
+printf 'aaaaaaaa' >"$dir/good_seed"
 for fault in 'return data[size] == 0' 'return malloc(10) == NULL' 'exit(0)' 'MUST(size == 0, "planted")' \
     'return (int)(INT32_MAX + (int)size)'; do
     cat >"$dir/planted.c" <<C
 #include "fuzz.h"
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (size > 0 && data[0] == 'A') { $fault; }
+    fuzz_accepted++;
     return 0;
 }
 C
     check "build planted: $fault" gcc -D_GNU_SOURCE -g -O1 -I test/fuzz -fsanitize=address,undefined -fno-sanitize-recover=all \
         "$dir/planted.c" test/fuzz/driver.c -o "$dir/planted"
-    check "clean: $fault" bash -c "cd '$dir' && ./planted 0 seed"
-    check "found: $fault" bash -c "cd '$dir' && ! ./planted 5000 seed"
+    check "clean: $fault" bash -c "cd '$dir' && ./planted 0 good_seed"
+    check "found: $fault" bash -c "cd '$dir' && ! ./planted 5000 good_seed"
 done
 closing_line

@@ -120,6 +120,7 @@ int main(int argc, char **argv) {
 
     uint8_t **texts = HOST_NEW(uint8_t *, files), *changed = HOST_NEW(uint8_t, LARGEST);
     size_t *sizes = HOST_NEW(size_t, files);
+    int64_t goods = 0;
     for (int64_t i = 0; i < files; i++) {
         struct stat entry;
         int fd = open(argv[i + 2], O_RDONLY);
@@ -134,8 +135,11 @@ int main(int argc, char **argv) {
         int64_t before = fuzz_accepted;
         run(texts[i], sizes[i]);
         const char *file = strrchr(argv[i + 2], '/') != NULL ? strrchr(argv[i + 2], '/') + 1 : argv[i + 2];
-        MUST(strncmp(file, "good", 4) != 0 || fuzz_accepted > before, "%s is refused: what stands behind is not fuzzed", argv[i + 2]);
+        bool good = strncmp(file, "good", 4) == 0;
+        goods += good;
+        MUST(!good || fuzz_accepted > before, "%s is refused: what stands behind is not fuzzed", argv[i + 2]);
     }
+    MUST(goods > 0 || mutations == 0, "no good file: what stands behind may not be fuzzed");
     for (int64_t i = 0; i < mutations; i++) {
         size_t one = draw((size_t)files), two = draw((size_t)files), size = sizes[one] > LARGEST ? LARGEST : sizes[one];
         memcpy(changed, texts[one], size);

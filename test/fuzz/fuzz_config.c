@@ -34,5 +34,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
          back.rope.high_freq_factor == c.rope.high_freq_factor && back.rope.original_length == c.rope.original_length &&
          back.rope.beta_fast == c.rope.beta_fast && back.rope.beta_slow == c.rope.beta_slow &&
          back.rope.attention_factor == c.rope.attention_factor, "rope differs");
+    fuzz_accepted++;
     return 0;
 }

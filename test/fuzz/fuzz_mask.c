@@ -32,5 +32,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     MUST(ok == legal, "read %d, legal %d", ok, legal);
     for (int i = 1; ok && i < TOKENS; i++) MUST(learnt[i] == (data[i] == 1), "token %d", i);
     data_sources_close(&sources);
+    fuzz_accepted += ok;
     return 0;
 }

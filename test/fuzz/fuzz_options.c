@@ -40,6 +40,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                  "%lld %lld %lld, warm-up %lld of %lld", (long long)o.grad_accum, (long long)o.seq_len, (long long)o.batch_size,
                  (long long)o.warmup, (long long)o.steps); // without steps there is no schedule
             options_print(&o, nowhere);
+            fuzz_accepted++;
         }
     }
     free(text);

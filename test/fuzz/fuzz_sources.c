@@ -25,6 +25,7 @@ static void check_sources(const char *text, bool weights) {
         }
     }
     data_sources_close(&s);
+    fuzz_accepted++;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

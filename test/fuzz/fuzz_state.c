@@ -9,8 +9,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     memset(&progress, 0, sizeof progress);
     error_text error = no_error(), refused = no_error();
     fuzz_file("training_state.json", data, size);
-    bool ok = state_read_json(fuzz_folder(), &progress, sums, COUNT, &refused, &error);
-    must_be_clear(ok, refused.text[0] != '\0' ? &refused : &error);
+    bool whole = state_read_json(fuzz_folder(), &progress, sums, COUNT, &refused, &error);
+    must_be_clear(whole, refused.text[0] != '\0' ? &refused : &error);
 
     char *text = HOST_NEW(char, size + 1);
     memcpy(text, data, size);
@@ -19,7 +19,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (json == NULL) return 0;
     error = no_error();
     memset(&progress, 0, sizeof progress);
-    ok = state_parse_json(json, &progress, sums, COUNT, &error);
+    bool ok = state_parse_json(json, &progress, sums, COUNT, &error);
     must_be_clear(ok, &error);
     cJSON_Delete(json);
     if (!ok) return 0;
@@ -35,5 +35,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     MUST(state_write_json(fuzz_folder(), &progress, &o, sums, COUNT, &error), "%s", error.text);
     MUST(state_read_json(fuzz_folder(), &back, sums_back, COUNT, &refused, &error), "%s", error.text);
     MUST(memcmp(&back, &progress, sizeof back) == 0 && memcmp(sums, sums_back, sizeof sums) == 0, "another state");
+    fuzz_accepted += whole;
     return 0;
 }

@@ -61,6 +61,7 @@ static void read_all(const char *pattern) {
         MUST(ok || strstr(error.text, "vocabulary") != NULL, "%s", error.text);
         free(all);
     }
+    fuzz_accepted += ok;
     data_sources_close(&sources);
 }
 
