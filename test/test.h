@@ -1,4 +1,4 @@
-// The whole test framework: CHECK counts, test_finish reports. A test program is one C file; its first line says how it runs:
+// The whole test framework: CHECK and TEST_SKIP count, test_finish reports. A test program is one C file; its first line says how it runs:
 //     // ranks: 8            mpirun -np 8 (1 = no mpirun), and no other number
 //     // ranks: up to 8      mpirun -np 8; with fewer it tests what they can
 // Every check counts once per rank; a failing check prints what it saw (at most 20 per rank) and the program exits 1.
@@ -20,7 +20,7 @@ enum { TEST_SANITIZED = 0 };
 // A reference of the test's own, which would take half of a sanitized program's time.
 #define NOT_SANITIZED __attribute__((no_sanitize("address"), no_sanitize("undefined")))
 
-static int64_t test_passed, test_failed;
+static int64_t test_passed, test_failed, test_skipped;
 
 static inline void test_fail_print(const char *file, int line, const char *format, ...) PRINTF_LIKE(3, 4);
 static inline void test_fail_print(const char *file, int line, const char *format, ...) {
@@ -43,6 +43,15 @@ static inline void test_fail_print(const char *file, int line, const char *forma
             test_fail_print(__FILE__, __LINE__, __VA_ARGS__);                                                                    \
         }                                                                                                                        \
     } while (0)
+// TEST_SKIP("what cannot be checked here, and why, with %d values", ...): counted, so that nobody takes it for checked.
+#define TEST_SKIP(...)                                                                                                           \
+    do {                                                                                                                         \
+        test_skipped++;                                                                                                          \
+        printf("skip ");                                                                                                         \
+        printf(__VA_ARGS__);                                                                                                     \
+        printf("\n");                                                                                                            \
+        fflush(stdout);                                                                                                          \
+    } while (0)
 
 // Starts communication and a device of one thread per rank; all ranks call. Exits with a message if either does not start, or if the number
 // of ranks is not that of the test's first line (TEST_RANKS, which the Makefile reads there).
@@ -63,12 +72,14 @@ static inline comm *test_start(int *argc, char ***argv) {
     return comm_world();
 }
 
-// Prints "<name>: N passed, N failed" over all ranks of `group` (NULL: this process alone) and returns the exit status.
+// Prints "<name>: N passed, N failed" (, N skipped) over all ranks of `group` (NULL: this process alone) and returns the exit status.
 static inline int test_finish(const char *name, comm *group) {
-    int64_t counts[2] = {test_passed, test_failed};
-    if (group != NULL) comm_sum_int64(group, counts, 2);
+    int64_t counts[3] = {test_passed, test_failed, test_skipped};
+    if (group != NULL) comm_sum_int64(group, counts, 3);
     if (group == NULL || comm_rank(group) == 0) {
-        printf("%s: %lld passed, %lld failed\n", name, (long long)counts[0], (long long)counts[1]);
+        printf("%s: %lld passed, %lld failed", name, (long long)counts[0], (long long)counts[1]);
+        if (counts[2] > 0) printf(", %lld skipped", (long long)counts[2]);
+        printf("\n");
         fflush(stdout);
     }
     if (counts[0] + counts[1] == 0) return EXIT_FAILED; // a test that checks nothing is a failure

@@ -438,9 +438,8 @@ static void test_limits(void) {
     write_raw("sparse.bin", TOKEN_MAGIC_32, TOKEN_VERSION_32, count, "", 0);
     int fd = open(path_join(folder, "sparse.bin").text, O_WRONLY);
     bool made = fd >= 0 && ftruncate(fd, (off_t)bytes) == 0 && pwrite(fd, last, sizeof last, (off_t)(bytes - 12)) == 12;
-    if (fd >= 0) close(fd);
     if (!made) {
-        printf("skipped: no room for a sparse file of %lld bytes\n", (long long)bytes);
+        TEST_SKIP("tokens far into a file: no room for a sparse one of %lld bytes: %s", (long long)bytes, strerror(errno));
     } else {
         CHECK(open_data(&loader, "sparse.bin", 4, 128256, false, &error), "%s", error.text);
         CHECK(dataloader_read(&loader, count / 4 - 1, &s, tokens, labels, &error), "%s", error.text);
@@ -448,6 +447,7 @@ static void test_limits(void) {
               "%d %d %d", tokens[1], tokens[3], labels[0]);
         dataloader_close(&loader);
     }
+    if (fd >= 0) close(fd);
 }
 
 // ---- order ----
@@ -871,7 +871,7 @@ static void test_list_breaks_off(void) {
     dataloader_close(&loader);
 }
 #else
-static void test_list_breaks_off(void) {} // registers of other processors have other names
+static void test_list_breaks_off(void) { TEST_SKIP("a folder whose list breaks off: the registers of this processor have other names"); }
 #endif
 
 int main(void) {
