@@ -69,6 +69,7 @@ int main(int argc, char **argv) {
                                                     "alltoall of all, %lf bytes a rank, %lf us", &one, &together, &bytes, &microseconds);
         CHECK(found == 4, "the file does not say what its figures come from");
         bool emulated = !device_is_host(); // then figures far from a GPU's stand at their limits
+        const double digits = 6e-4; // the file's notes have 4 digits, which are up to 5e-4 off, and its figures 6
         // The planner predicts what was measured, unless a figure stands at its limit.
         grid_shape shape = planner_shape(&machines, 1, 4, 1, 1, PLACEMENT_HEAD_FIRST);
         double predicted = 1e6 * planner_alltoall(&machines, &shape, bytes);
@@ -76,9 +77,9 @@ int main(int argc, char **argv) {
         cluster ideal = machines;
         ideal.alltoall_efficiency = INFINITY;
         double inside = 1e6 * planner_alltoall(&ideal, &shape, bytes);
-        CHECK(fabs(machines.nic_rate / (1e9 * fmax(one, together)) - 1) < 1e-3,
+        CHECK(fabs(machines.nic_rate / (1e9 * fmax(one, together)) - 1) < digits,
               "a NIC of %g B/s, measured %g and %g GB/s", machines.nic_rate, one, together);
-        CHECK(fabs(predicted / microseconds - 1) < 0.02 || emulated || machines.alltoall_efficiency == 4 || inside > 0.98 * microseconds,
+        CHECK(fabs(predicted / microseconds - 1) < digits || emulated || machines.alltoall_efficiency == 4 || inside > 0.98 * microseconds,
               "alltoall: measured %g us, predicted %g", microseconds, predicted);
         int rows = device_is_host() ? CALIBRATE_LINEAR_ROWS : CALIBRATE_GPU_ROWS;
         int T = device_is_host() ? CALIBRATE_ROWS : CALIBRATE_GPU_ROWS;
@@ -87,16 +88,16 @@ int main(int argc, char **argv) {
         double backward = noted(text, "# attention backward: blocks of %d rows x %d keys at ", T, T / 2);
         double DF = 64 * 176, width = 64, T2 = (double)T * T; // of nano
         double product = noted(text, "# one product: %d rows at ", rows, 0), best = fmax(fmax(product, linear), fmax(forward, backward));
-        CHECK(product > 0 && machines.peak > 0.999 * best && (emulated || machines.peak < 1.001 * best),
+        CHECK(product > 0 && machines.peak > (1 - digits) * best && (emulated || machines.peak < (1 + digits) * best),
               "a peak of %g FLOP/s, reached were %g, %g, %g, %g", machines.peak, product, linear, forward, backward);
         double measured = 18 * rows * DF / linear;
         double again = 18 * rows * DF / (machines.linear_efficiency * machines.peak) + 3 * DF * machines.weight_bytes / machines.hbm_rate;
-        CHECK(fabs(again / measured - 1) < 2e-3 || emulated || machines.linear_efficiency == 1,
+        CHECK(fabs(again / measured - 1) < digits || emulated || machines.linear_efficiency == 1,
               "linear layers: measured %g s, predicted %g", measured, again);
         measured = 2 * T2 * width / forward + 5 * T2 * width / backward;
         again = T2 * width / machines.peak * (2 / machines.attention_forward_efficiency + 5 / machines.attention_backward_efficiency) +
                 machines.step_launch;
-        CHECK(fabs(again / measured - 1) < 2e-3 || emulated || machines.attention_forward_efficiency == 1 ||
+        CHECK(fabs(again / measured - 1) < digits || emulated || machines.attention_forward_efficiency == 1 ||
               machines.attention_backward_efficiency == 1, "attention: measured %g s, predicted %g", measured, again);
         free(text);
         close(fd);
