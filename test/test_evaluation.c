@@ -78,8 +78,9 @@ static void test_positions(comm *world, comm *self) {
           fabs(one.loss[0] / one.tokens[0] - one.loss[1] / one.tokens[1]) > 1e-4, "two buckets that differ");
     for (size_t g = 0; g < sizeof grids / sizeof grids[0]; g++) {
         loss_by_position s = position_losses(fixture_shape(grids[g][0], grids[g][1], grids[g][2], grids[g][3]), world);
+        // Sums in another order: a token's loss is some 6e-8 of it off, which averages out over 1900 tokens and more. Found were 2e-9.
         for (int i = 0; i < POSITION_BUCKETS; i++)
-            CHECK(s.tokens[i] == one.tokens[i] && fabs(s.loss[i] - one.loss[i]) <= 1e-5 * one.loss[i],
+            CHECK(s.tokens[i] == one.tokens[i] && fabs(s.loss[i] - one.loss[i]) <= 5e-8 * one.loss[i],
                   "dp %d hp %d cp %d bucket %d: %g of %g tokens, not %g of %g", grids[g][0], grids[g][1], grids[g][2], i, s.loss[i],
                   s.tokens[i], one.loss[i], one.tokens[i]);
     }
@@ -150,6 +151,8 @@ static void needles_on(grid_shape shape, comm *ranks, const fixture *learnt, con
     for (int u = 0; u < f.m.c.L + 2; u++)
         device_copy(f.m.zero.params[u], learnt->m.zero.params[u], sizeof(floatX) * (size_t)f.m.units[u].count);
     needle_scores s = find_needles(&f, false);
+    // Of a guess that is almost sure the loss is e^-x, where x is a difference of logits (up to 11 here). The error of x, from sums in
+    // another order and through two layers of sharp attention, is the relative one of the loss. Found were 1e-5.
     for (int d = 0; d < NEEDLE_DEPTHS; d++)
         CHECK(s.right[d] == expected->right[d] && fabs(s.loss[d] - expected->loss[d]) <= 1e-4 * expected->loss[d],
               "dp %d hp %d cp %d, depth %d: %g right, loss %g; not %g, %g", shape.dp, shape.hp, shape.cp, d, s.right[d], s.loss[d],

@@ -129,7 +129,8 @@ static void check_golden(const char *name, const golden *g, int hp, int cp, int6
 
     step_result s = model_step(&f.m, fixture_adamw(1), 0);
     CHECK(s.valid == g->valid, "%s: %lld valid labels, expected %d", where, (long long)s.valid, g->valid);
-    CHECK(fabs(s.loss - g->loss) <= (stored_bf16 ? 1.0 / 256 : 2e-6) * g->loss, "%s: loss %.8f, transformers %.8f", where, s.loss, g->loss);
+    // In float: each token's loss is rounded to 2^-24 = 6e-8 of itself here and there, after sums in another order; found were 9e-8.
+    CHECK(fabs(s.loss - g->loss) <= (stored_bf16 ? 1.0 / 256 : 5e-7) * g->loss, "%s: loss %.8f, transformers %.8f", where, s.loss, g->loss);
     memset(&whole_gradient, 0, sizeof whole_gradient);
     float *d = fixture_gradient(&f, UNIT_EMBEDDING);
     check_gradient(&f, where, d, UNIT_EMBEDDING, T_EMBEDDING, golden_embedding(g, g->gradients));

@@ -55,13 +55,14 @@ static void check_compare(comm *world) {
 
     char name[128];
     double apart = verify_compare(&here, &one, name, sizeof name);
-    CHECK(apart > 0 && apart < 1e-4, "gradients of the same step differ by %g, in %s", apart, name);
+    const double bound = 1e-5; // float: sums in another order, of 2295 tokens and through three layers; found were 1.4e-6
+    CHECK(apart > 0 && apart < bound, "gradients of the same step differ by %g, in %s", apart, name);
     const zero_unit *unit = &one.m.zero.units[2]; // of layer 1
     float *grads = zero_optim_grads(&one.m.zero, 2) + unit->tensors[unit->tensor_count - 1].offset;
     int64_t count = unit->count - unit->tensors[unit->tensor_count - 1].offset;
     for (int64_t i = 0; i < count; i++) grads[i] *= 1.25f;
     apart = verify_compare(&here, &one, name, sizeof name);
-    CHECK(fabs(apart - 0.2) < 1e-4 && strcmp(name, "model.layers.1.mlp.down_proj.weight") == 0, "%g, %s", apart, name);
+    CHECK(fabs(apart - 0.2) < bound && strcmp(name, "model.layers.1.mlp.down_proj.weight") == 0, "%g, %s", apart, name);
     grads[count / 2] = NAN; // which one rank of those that update compares
     apart = verify_compare(&here, &one, name, sizeof name);
     CHECK(isinf(apart) && strcmp(name, "model.layers.1.mlp.down_proj.weight") == 0, "%g, %s", apart, name);
