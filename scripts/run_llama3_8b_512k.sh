@@ -32,7 +32,9 @@
 set -euo pipefail
 case ${1:-} in --help | -h) sed -n '2,/^# Made by/s/^#//p' "$0"; exit 0 ;; esac
 unset CDPATH # with it, cd may go elsewhere
-cd "${SLURM_SUBMIT_DIR:-$(dirname "$0")/..}"
+cd "$(dirname "$0")/.."
+[ -e train_llama.cu ] || cd "${SLURM_SUBMIT_DIR:-.}" # sbatch runs a copy, which lies elsewhere
+out=${OUT:-llama3-8b-512k}
 launcher='srun --mpi=pmix --ntasks-per-node=8'
 if [ -z "${SLURM_JOB_ID:-}" ]; then # to other machines mpirun passes only the variables that -x names
     launcher="mpirun -np $((8 * ${NODES:-2})) --map-by ppr:8:node --bind-to none"
@@ -56,7 +58,7 @@ for attempt in {1..20}; do
         --hp 8 --cp 1 --zero-params 8 --zero-grads 8 --zero-optim 16 --recompute selective \
         --rope-theta "${ROPE_THETA:-1.28e+08}" --lr 2e-5 --lr-schedule cosine --warmup 20 --weight-decay 0.1 --cluster h100 \
         ${DOCUMENTS---document-begin 128000} \
-        --log "llama3-8b-512k.jsonl" --out "${OUT:-llama3-8b-512k}" --save-every 5 --resume "$@" || status=$?
+        --log "${out%/}.jsonl" --out "$out" --save-every 5 --resume "$@" || status=$?
     if [ $status -eq 0 ] || [ $status -eq 2 ]; then exit $status; fi # 0: done, or stopped by a signal; 2: another attempt would not help
     echo "attempt $attempt ended with status $status" >&2
     sleep "${PAUSE:-10}"

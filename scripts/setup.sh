@@ -65,4 +65,4 @@ if ! "${as_root[@]}" "${install[@]}"; then
         exit 1
     fi
 fi
-exec "$0" --check
+exec bash "$0" --check

@@ -300,12 +300,13 @@ done
 
 # scripts/run_*.sh: their grid, and the memory and speed in their headers, are what --plan says now; test_run checks that their flags exist.
 mkdir "$dir/checkout" && ln -s "$(realpath "$binary")" "$dir/checkout/train_llama" # ./train_llama may be another build, or not there
+mkdir "$dir/spool" && cp scripts/run_*.sh "$dir/spool" # where sbatch runs its copy
 for script in scripts/run_llama3_8b_*.sh; do
     check "$script" bash -n "$script"
     check "$script --help" ends_with 0 "^   Slurm: .* sbatch $script" "$script" --help
-    check "$script agrees with the plan (else: dev/plan_tables.py)" python3 - "$script" "$binary" "$dir/run.json" "$dir/checkout" <<'PY'
+    check "$script agrees with the plan (else: dev/plan_tables.py)" python3 - "$script" "$binary" "$dir/run.json" "$dir" <<'PY'
 import json, os, re, shlex, subprocess, sys
-script, binary, path, checkout = sys.argv[1:]
+script, binary, path, folder = sys.argv[1:]
 text = open(script).read()
 ours = ("SLURM_", "NODES", "NCCL_", "TRAIN_LLAMA_") # an allocation, and what the script passes on
 outside = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
@@ -337,8 +338,9 @@ assert abs(float(theta) / (8e6 * (S / 65536) ** (4 / 3)) - 1) < 0.01 and theta i
 assert "--document-begin 128000 " in command
 assert int(re.search(r"USR1@(\d+)", text)[1]) >= best["step_s"] + 600
 # The dry run of the very command.
-given = {**os.environ, "LAUNCH": "env", "MODEL": "llama3-8b", "DATA": "d", "SLURM_SUBMIT_DIR": checkout}
-dry = subprocess.run([script, "--dry-run", "--ranks", ranks], env=given, capture_output=True, text=True, check=True).stdout
+given = {**os.environ, "LAUNCH": "env", "MODEL": "llama3-8b", "DATA": "d", "SLURM_SUBMIT_DIR": folder + "/checkout"}
+spooled = os.path.join(folder, "spool", os.path.basename(script))
+dry = subprocess.run([spooled, "--dry-run", "--ranks", ranks], env=given, capture_output=True, text=True, check=True).stdout
 device, host = re.search(r"^  in all +(\S+) GiB +(\S+) GiB", dry, re.M).groups()
 assert device + " GiB of a GPU by the dry run" in header["memory"], (header["memory"], dry)
 node = float(re.search(r", (\d+) GiB of host memory a node", header["memory"])[1])
@@ -347,7 +349,7 @@ assert abs(node - 8 * float(host)) < 1, (node, host)
 more = subprocess.run([script], env={**outside, "LAUNCH": "show", "MODEL": "m", "DATA": "d", "NODES": str(2 * int(nodes))}, text=True,
                       capture_output=True, check=True).stdout
 assert more.split()[:3] == ["mpirun", "-np", str(2 * int(ranks))] and f"NODES={2 * int(nodes)} " in text, more
-dry = subprocess.run([script, "--dry-run", "--ranks", str(2 * int(ranks))], env=given, capture_output=True, text=True, check=True).stdout
+dry = subprocess.run([spooled, "--dry-run", "--ranks", str(2 * int(ranks))], env=given, capture_output=True, text=True, check=True).stdout
 assert f" on dp {2 * best['dp']} x " in dry, dry
 assert float(re.search(r"^  in all +(\S+) GiB", dry, re.M)[1]) <= float(device), dry
 assert f"{best['memory_bytes'] / 2**30:.1f} GiB of a GPU" in text and f"TGS {best['tgs']:.0f}, MFU {100 * best['mfu']:.1f} %" in text, best
@@ -375,7 +377,11 @@ for script in scripts/run_*.sh; do
         env -u SLURM_JOB_ID LAUNCH=show MODEL=m DATA=d NCCL_PXN_DISABLE=1 TRAIN_LLAMA_TIMEOUT=99 "$script"
     check "Ctrl-C, $script" interrupted "$script"
     check "no data: an error of the user, $script" ends_with 2 "^error: MODEL must be " env LAUNCH=show MODEL=m DATA= "$script"
-    check "no program, $script" ends_with 2 "^error: $dir has no ./train_llama" env SLURM_SUBMIT_DIR="$dir" MODEL=m DATA=d "$script"
+    check "no program, $script" ends_with 2 "^error: $dir has no ./train_llama" \
+        env SLURM_SUBMIT_DIR="$dir" MODEL=m DATA=d "$dir/spool/${script#*/}"
+    check "salloc was given elsewhere, $script" ends_with 0 "^$PWD$" \
+        env SLURM_SUBMIT_DIR="$dir" SLURM_JOB_ID=1 LAUNCH=pwd MODEL=m DATA=d "$script"
+    check "a log for each OUT, $script" ends_with 0 ' --log a/b.jsonl --out a/b/ ' env LAUNCH=show OUT=a/b/ MODEL=m DATA=d "$script"
     check "no model, $script" ends_with 2 "^error: MODEL must be " env -u MODEL LAUNCH=show DATA=d "$script"
 done
 
