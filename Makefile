@@ -108,8 +108,8 @@ build/cluster_texts.h: dev/embed_clusters.sh $(wildcard clusters/*.txt)
 	@mkdir -p $(@D)
 	dev/embed_clusters.sh >$@.$$$$ && mv $@.$$$$ $@
 
-# How the program is compiled and linked, but for what warnings do; releases that paths do not name; the sum is of the macros of the compiler
-# and of the CPU it compiles for, which ARCH=native does not name. Where this changes, all is compiled anew.
+# How the program is compiled and linked, but for what warnings do; releases that paths do not name; the sum is of the macros of the
+# compiler and of the CPU it compiles for, which ARCH=native does not name. Where this changes, all is compiled anew.
 $(BUILD)/flags: export FLAGS := $(filter-out -Werror all-warnings -Xcompiler $(PTXAS),$(CC) $(CFLAGS) $(HOST_OPT) $(MPI_CFLAGS) \
     $(KERNEL_COMPILER) $(LIBS)) $(NVCC_RELEASE) $(CUDNN_VERSION) $(NCCL_VERSION) \
     $(shell $(CC) $(TARGET) -dM -E -x c /dev/null 2>/dev/null | cksum)
