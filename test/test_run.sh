@@ -77,6 +77,7 @@ check 'two runs of one seed are equal' python3 "$dir/compare.py" "$dir/one.jsonl
 for name in dp hp cp both tiles; do
     check "grid $name has the curve of one rank" python3 "$dir/compare.py" "$dir/one.jsonl" "$dir/$name.jsonl" 1e-4
 done
+check 'tiles are those that were asked for' grep -qx 'tiles       MLP 37 rows, loss 50 rows' "$dir/tiles.out"
 check 'random models and options have the losses of one rank' python3 test/random_runs.py --binary "$binary" --runs 12
 
 # Packed documents (token 48, the character 0, ends one) and a loss mask: the same on every grid, and another run than with the mask alone.
