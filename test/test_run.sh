@@ -205,6 +205,16 @@ import json
 one, two = ([json.loads(line)['labels'] for line in list(open('$dir/counted%d.jsonl' % n))[1:]] for n in (1, 2))
 assert sorted(one[:12]) == sorted(one[12:]) == list(range(1, 13)) and one[:12] != one[12:] and one[:12] != sorted(one[:12]), one
 assert two == [sum(one[i:i + 4]) for i in range(0, 24, 4)], (one, two)"
+# --seed: of the parameters, and of the order.
+for seed in 1 2; do
+    "$binary" --model nano --from-scratch --steps 0 --threads 1 --seed $seed --export "$dir/seed$seed" >"$dir/out" 2>&1
+    "${counted[@]}" --steps 12 --seed $seed --log "$dir/order$seed.jsonl" >"$dir/out" 2>&1
+done
+check 'another seed: other parameters' ends_with 1 differ cmp "$dir"/seed{1,2}/model.safetensors
+check 'and another order' python3 -c "
+import json
+one, two = ([json.loads(line)['labels'] for line in list(open('$dir/order%d.jsonl' % seed))[1:]] for seed in (1, 2))
+assert sorted(one) == sorted(two) == list(range(1, 13)) and one != two, (one, two)"
 
 # Evaluation leaves nothing behind: with one after every step, and needles and samples, training is bit-equal to a run without. (F54)
 both=(--document-end 48 --steps 6 --lr 3e-3 --warmup 3 --hp 2 --cp 2 --batch-size 2 --grad-accum 2 --zero-params full --zero-grads full
