@@ -35,6 +35,9 @@ ends_with() { # status text command...: for use in check: the command ends with 
     "$@" >"$dir/shown" 2>&1 </dev/null
     [ $? -eq "$status" ] && grep -q -- "$text" "$dir/shown" || { cat "$dir/shown" && return 1; }
 }
+lacks() { # text command...: the command succeeds and does not print this text
+    "${@:2}" >"$dir/shown" 2>&1 </dev/null && ! grep -q -- "$1" "$dir/shown" || { cat "$dir/shown" && return 1; }
+}
 tokens_of() { # name: $dir/name.bin holds the bytes of the standard input, ends of lines as blanks
     tr '\n' ' ' | build/cpu/text_to_tokens "$dir/$1.bin" /dev/stdin >/dev/null
 }

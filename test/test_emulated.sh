@@ -93,7 +93,7 @@ check 'bf16: and with them' $emulated "${evaluated[@]}" --log "$dir/written.json
 check 'bf16: the same loss' [ -n "$(loss_of "$dir/read.jsonl")" -a "$(loss_of "$dir/read.jsonl")" = "$(loss_of "$dir/written.jsonl")" ]
 check 'bf16: a run with stochastic rounding' $emulated "${small[@]}" --stochastic-rounding --out "$dir/drawn" --save-every 2
 check 'bf16: stochastic rounding is another run' \
-    bash -c "! cmp '$dir/states/step-00000004/model.safetensors' '$dir/drawn/step-00000004/model.safetensors'"
+    ends_with 1 differ cmp "$dir"/{states,drawn}/step-00000004/model.safetensors
 mkdir "$dir/drawn-resumed"
 cp -r "$dir/drawn/step-00000002" "$dir/drawn-resumed"
 check 'bf16: resumes with the parameters as they were rounded' \
@@ -102,7 +102,7 @@ check 'bf16: the same model' cmp "$dir/drawn/step-00000004/model.safetensors" "$
 # Moments in bf16 beside float master weights.
 check 'bf16: a run with bf16 moments' $emulated "${small[@]}" --stochastic-rounding --moments bf16 --out "$dir/narrow" --save-every 2
 check 'bf16: bf16 moments are another run' \
-    bash -c "! cmp '$dir/drawn/step-00000004/model.safetensors' '$dir/narrow/step-00000004/model.safetensors'"
+    ends_with 1 differ cmp "$dir"/{drawn,narrow}/step-00000004/model.safetensors
 mkdir "$dir/narrow-resumed"
 cp -r "$dir/narrow/step-00000002" "$dir/narrow-resumed"
 check 'bf16: bf16 moments, resumed, offloaded' \

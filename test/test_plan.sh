@@ -218,18 +218,18 @@ done
 no_training='--model llama3-8b --steps 0 --ranks 1 --cluster h100 --seq-len'
 for offload in '' '--offload-optimizer --offload-gradients --offload-parameters'; do
     check "no master weights to evaluate, nor windows for them $offload" \
-        bash -c "! '$binary' --dry-run $no_training 8K $offload | grep optimizer"
+        lacks optimizer "$binary" --dry-run $no_training 8K $offload
 done
 check 'numbers of the build are named' says 'this build: float' --model llama3-8b --ranks 8 --memory-budget 80GiB
 check 'no master weights to evaluate: it says so' says ' a rank, bf16' $no_training 8K
-check 'nor buffers of a ring'"'"'s backward pass' bash -c "! '$binary' --dry-run $no_training 8K | grep rings"
+check "nor buffers of a ring's backward pass" lacks rings "$binary" --dry-run $no_training 8K
 check '--hp auto without training: nothing is offloaded that fits' \
     bash -c "'$binary' --dry-run $no_training 128K --hp auto | grep '^planned' | grep -v offload"
 untrained() { "$binary" --dry-run --model tiny --ranks 4 --hp 2 --cp 2 --steps 0 "$@" | sed -n 's/^bytes of a rank: //p'; }
 for option in '--recompute none' '--zero-grads full' "--out $dir/o --resume --save-every 1"; do
     check "$option without training" [ -n "$(untrained)" -a "$(untrained $option)" = "$(untrained)" ]
 done
-check 'nor transfers of gradients' bash -c "! '$binary' --dry-run --model tiny --ranks 4 --hp 2 --cp 2 --steps 0 | grep 'ZeRO transfers'"
+check 'nor transfers of gradients' lacks 'ZeRO transfers' "$binary" --dry-run --model tiny --ranks 4 --hp 2 --cp 2 --steps 0
 check 'nor host memory, but for tokens and labels' [ "$(untrained | sed 's/.* //')" = 2048 ]
 check 'a plan is of training' ends_with 2 '^error: --plan plans training, and --steps 0 trains nothing' \
     "$binary" --plan --model llama3-8b --ranks 8 --cluster h100 --steps 0
