@@ -7,8 +7,10 @@
 # Skipped, by name, where the CUDA toolkit, cuDNN or NCCL is missing.
 source "$(dirname "$0")/shell.sh"
 if ! make --no-print-directory DEVICE=cuda -n tests >"$dir/found" 2>&1; then
-    echo "skipped: $(grep -o 'DEVICE=cuda: .*' "$dir/found" | head -1)"
-    exit 77
+    missing=$(grep -o -m1 'DEVICE=cuda: [A-Za-z]* not found.*' "$dir/found") # also one that is too old; any other error is a failure
+    [ -n "$missing" ] && echo "skipped: $missing" && exit 77
+    cat "$dir/found"
+    exit 1
 fi
 export OMP_NUM_THREADS=1 # for the fake's products: threads that wait for the next one would spin on the cores of other ranks
 no_spills() { # ptxas -v names each kernel, then how much of it lies in local memory
