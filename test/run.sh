@@ -4,7 +4,8 @@
 # also run the CUDA kernels under emulation. First come the programs of several ranks, one at a time, because ranks that share the cores
 # with a compiler wait for each other (test_zero: 4 s alone, 100 s beside nvcc); then scripts and programs of one rank, two at a time.
 #   test/run.sh [NAME ...]     only the tests whose name contains one of these
-# Ends with "N passed, N failed" (, N skipped). These count programs, scripts and builds; each test prints its own number of checks.
+# Ends with "N passed, N failed" (, N skipped). These count programs, scripts and builds; each test prints its own number of checks. Single
+# checks that a test cannot make on this machine (`skip` in shell.sh) are counted and listed before.
 set -u
 unset CDPATH # with it, cd may go elsewhere
 cd "$(dirname "$0")/.."
@@ -134,6 +135,12 @@ done
 
 echo
 grep -E '^(failed|skipped) ' "$results" | sed 's/ /: /'
+unmade=0
+for name in $(sed -n 's/^ok \(test_\)/\1/p; s/^failed \(test_[^:]*\)$/\1/p' "$results"); do
+    n=$(sed -nE 's/^test_[a-z_]*: [0-9]+ passed, [0-9]+ failed, ([0-9]+) skipped$/\1/p' "$logs/$name.log")
+    [ -n "$n" ] && unmade=$((unmade + n)) && grep -a '^skip ' "$logs/$name.log" | sort -u | sed "s/^skip/    $name:/"
+done >"$logs/unmade"
+[ $unmade -eq 0 ] || { echo "$unmade single checks were skipped:" && cat "$logs/unmade"; }
 count() { grep -c "^$1 " "$results"; }
 nvidia-smi -L >/dev/null 2>&1 && echo "nothing ran on the GPU of this machine: scripts/gpu_check.sh tests it"
 echo "in $((SECONDS - started)) s"

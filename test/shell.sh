@@ -9,7 +9,7 @@ export OMPI_MCA_odls_base_sigkill_timeout=0 PRTE_MCA_odls_base_sigkill_timeout=0
 binary=${TRAIN_LLAMA:-build/cpu/train_llama}
 dir=$(mktemp -d) || exit 1
 trap 'rm -rf "$dir"' EXIT
-passed=0 failed=0 check_began=$SECONDS
+passed=0 failed=0 skipped=0 check_began=$SECONDS
 
 pass() { # name: with the seconds since the check before
     passed=$((passed + 1))
@@ -21,13 +21,18 @@ fail() { # name and reason
     echo "FAIL $((SECONDS - check_began)) s   $1"
     check_began=$SECONDS
 }
+skip() { # name and reason: of a check, or several, that cannot be made on this machine; test/run.sh lists these lines
+    skipped=$((skipped + 1))
+    echo "skip $1"
+}
 check() { # name command...: passes if the command succeeds; its output goes to $dir/why, the counts in it after the name
-    local name=$1
+    local name=$1 reason
     shift
     if "$@" >"$dir/why" 2>&1; then pass "$name   $(grep -aE 'passed, |apart' "$dir/why" | tail -2 | paste -sd ' ')"; else
         fail "$name"
         tail -15 "$dir/why"
     fi
+    while read -r reason; do skip "$name: $reason"; done < <(sed -n 's/^skip //p' "$dir/why" | sort -u) # by a test that it runs
 }
 ends_with() { # status text command...: for use in check: the command ends with this status and prints this text
     local status=$1 text=$2
@@ -53,7 +58,7 @@ C
     LD_PRELOAD="$dir/full.so" "$@"
 }
 closing_line() {
-    echo "$(basename "$0" .sh): $passed passed, $failed failed"
+    echo "$(basename "$0" .sh): $passed passed, $failed failed$([ $skipped -eq 0 ] || echo ", $skipped skipped")"
     [ $failed -eq 0 ] && [ $passed -gt 0 ]
 }
 # The faults of emulation_faults.cu are found, with blocks and threads in both orders; an address past shared memory by a program that ends

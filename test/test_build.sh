@@ -52,10 +52,12 @@ check 'the texts of clusters with a CDPATH' cmp <(dev/embed_clusters.sh) build/c
 check 'and a data set' \
     bash -c 'root=$PWD && cd "$1" && "$root/scripts/prepare_text.sh" data/set "$root/README.md" && test -s data/set/val.bin' - "$dir"
 unset CDPATH
-if localedef -i de_DE -f UTF-8 "$dir/de_DE.UTF-8" 2>"$dir/err"; then # else this machine has no other languages
+if localedef -i de_DE -f UTF-8 "$dir/de_DE.UTF-8" 2>"$dir/err"; then
     median() { { sed -n '/^export LC_ALL/p; /^median()/p' scripts/bench.sh && echo median; } >"$dir/median" && bash "$dir/median"; }
     check "a benchmark's median where the decimal sign is a comma" \
         test "$(printf '%s\n' 995.5 1120.25 87.125 | LOCPATH=$dir LC_ALL=de_DE.UTF-8 median)" = 995.5
+else
+    skip "a benchmark's median where the decimal sign is a comma: localedef cannot make such a language here"
 fi
 sources=(*.h *.cu *.cuh device/*.h device/*/*.* {dev,test,test/fuzz}/*.[ch]* {dev,test}/*.py
     {scripts,test,test/fuzz}/*.sh Makefile test/*.mk)

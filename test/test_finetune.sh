@@ -109,6 +109,7 @@ check 'which state is best' best
 if has transformers; then
     check 'block 9: transformers' source "$dir/block-9"
 else
-    echo 'not run: block 9, for the package transformers is not here'
+    skip 'block 9: the package transformers is not here'
 fi
+has tokenizers || skip 'text becomes tokens by the tokenizer of the model: the package tokenizers is not here'
 closing_line

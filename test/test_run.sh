@@ -357,6 +357,8 @@ if python3 -c 'import matplotlib' 2>/dev/null; then
     check 'a picture of an evaluation, whose log has an odd name' ends_with 0 '^wrote .*/picture.png$' \
         python3 -W error dev/plot.py -o "$dir/picture" "$dir/_a\$x\\y\$.jsonl"
     check 'is there' [ -s "$dir/picture.png" ]
+else
+    skip 'a picture of an evaluation: the package matplotlib is not here'
 fi
 check 'and its head, without a complaint' \
     bash -c "python3 dev/plot.py --terminal --height 4000 '$dir/mix4.jsonl' 2>'$dir/plot.err' | head -1; [ ! -s '$dir/plot.err' ]"
