@@ -43,6 +43,13 @@ ends_with() { # status text command...: for use in check: the command ends with 
 lacks() { # text command...: the command succeeds and does not print this text
     "${@:2}" >"$dir/shown" 2>&1 </dev/null && ! grep -q -- "$1" "$dir/shown" || { cat "$dir/shown" && return 1; }
 }
+until_shown() { # pattern file: waits until the file has such a line, which must be within a minute
+    local end=$((SECONDS + 60))
+    until grep -q -- "$1" "$2" 2>/dev/null; do
+        [ $SECONDS -lt $end ] || { fail "'$1' is shown within a minute"; tail -5 "$2"; return 1; }
+        sleep 0.02
+    done
+}
 tokens_of() { # name: $dir/name.bin holds the bytes of the standard input, ends of lines as blanks
     tr '\n' ' ' | build/cpu/text_to_tokens "$dir/$1.bin" /dev/stdin >/dev/null
 }

@@ -56,25 +56,21 @@ ended 'a group freed with a transfer under way' 1 '^rank 0: kv_inner: comm_free 
 job "$dir/test_comm" finish-early
 ended 'a finish without a start' 1 '^rank 0: kv_inner: comm_finish without a started transfer' 1
 
-began=$SECONDS
-timeout 60 mpirun -np 4 "$dir/test_comm" endless >"$dir/out" 2>&1 </dev/null &
-for _ in $(seq 100); do
-    pid=$(sed -n 's/^pid of rank 2: //p' "$dir/out")
-    [ -n "$pid" ] && break
-    sleep 0.1
-done
+timeout 120 mpirun -np 4 "$dir/test_comm" endless >"$dir/out" 2>&1 </dev/null &
+until_shown '^pid of rank 2: [0-9]' "$dir/out"
 sleep 0.3
-kill -9 "$pid"
+began=$SECONDS
+kill -9 "$(sed -n 's/^pid of rank 2: //p' "$dir/out")"
 wait $!
 status=$?
 ended 'a rank is killed' any 'rank 2 .*signal 9|signal 9 .*rank 2|process rank 2 .*exited on$' some
 
 # A job that is paused as a whole for longer than the limit goes on: rank 1 stops first, so that rank 0 waits for it.
 printf '%0.sabcdefgh ' $(seq 500) | tokens_of data
-began=$SECONDS
 TRAIN_LLAMA_TIMEOUT=5 timeout 200 mpirun -np 2 "$binary" --model nano --from-scratch --train-data "$dir/data.bin" --seq-len 64 --cp 2 \
     --steps 1500 --log "$dir/paused.jsonl" >"$dir/out" 2>&1 </dev/null &
-until [ -s "$dir/paused.jsonl" ] || [ $((SECONDS - began)) -gt 40 ]; do sleep 0.1; done
+until_shown . "$dir/paused.jsonl"
+first= second=
 for pid in $(pgrep -f "^$binary .*/paused.jsonl"); do
     [ "$(tr '\0' '\n' <"/proc/$pid/environ" | sed -n 's/^OMPI_COMM_WORLD_RANK=//p')" = 1 ] && second=$pid || first=$pid
 done

@@ -186,10 +186,7 @@ mkfifo "$dir/held" # the run waits here for a reader, when all of the folder has
 mpirun -np 2 "$binary" --model "$dir/gone" "${long[@]}" --cp 2 --steps 2 --save-every 1 --log "$dir/held" --out "$dir/gone_states" \
     --export "$dir/gone_export" >"$dir/out" 2>"$dir/err" </dev/null &
 job=$!
-for _ in $(seq 500); do
-    grep -q '^  in all' "$dir/out" && break
-    sleep 0.02
-done
+until_shown '^  in all' "$dir/out"
 rm -r "$dir/gone"
 timeout 60 cat "$dir/held" >"$dir/held.jsonl"
 wait $job

@@ -443,12 +443,9 @@ check 'dry run' bash -c "'$binary' --model llama3-8b --dry-run --hp 8 --cp 8 --s
 # A killed rank ends the job.
 mpirun -np 4 "$binary" "${model[@]}" --steps 100000 --hp 2 --cp 2 >"$dir/killed.out" 2>&1 &
 job=$!
-for _ in $(seq 100); do
-    grep -q '^step' "$dir/killed.out" 2>/dev/null && break
-    sleep 0.1
-done
+until_shown '^step' "$dir/killed.out" || kill $job
 began=$SECONDS
-pkill -9 -n -f "$dir/data.bin" || true
+pkill -9 -n -f "^$binary .*$dir/data.bin"
 wait $job
 status=$?
 check 'a killed rank ends the job with a non-zero status' [ $status -ne 0 ]

@@ -94,20 +94,22 @@ for clip in 0 0.5 100; do
     check "a step is PyTorch's AdamW, --grad-clip $clip" python3 "$dir/adamw.py" "$dir/adamw-$clip" $clip
 done
 
-# Stopped twice, in the first epoch by SIGUSR1 to mpirun (which passes it on), in the second by SIGTERM to a rank; then run to the end.
-stop_after() { # step: waits until stopped.out shows it
-    for _ in $(seq 300); do
-        grep -q "^step *$1/" "$dir/stopped.out" 2>/dev/null && break
-        sleep 0.02
-    done
+# Stopped twice, in the first epoch by SIGUSR1 to mpirun (which passes it on), in the second by SIGTERM to a rank; then run to the end. Every
+# save takes 0.1 s and more, so that a run lasts longer than its signal takes.
+preload slow_saves <<'C'
+#include <dlfcn.h>
+#include <unistd.h>
+int rename(const char *from, const char *to) {
+    usleep(100000);
+    return ((int (*)(const char *, const char *))dlsym(RTLD_NEXT, "rename"))(from, to);
 }
-status=0
+C
 for part in 1 2; do
     : >"$dir/stopped.out"
-    mpirun -np "${grid[0]}" "$binary" "${common[@]}" "${grid[@]:1}" --log "$dir/stopped.jsonl" --out "$dir/stopped" --resume \
-        --save-every 1 >"$dir/stopped.out" 2>"$dir/stopped.err" </dev/null &
+    LD_PRELOAD="$dir/slow_saves.so" mpirun -np "${grid[0]}" "$binary" "${common[@]}" "${grid[@]:1}" \
+        --log "$dir/stopped.jsonl" --out "$dir/stopped" --resume --save-every 1 >"$dir/stopped.out" 2>"$dir/stopped.err" </dev/null &
     job=$!
-    stop_after $((part * 7))
+    until_shown "^step *$((part * 7))/" "$dir/stopped.out"
     if [ $part -eq 1 ]; then kill -USR1 $job; else kill -TERM "$(pgrep -f "^$binary.*$dir/stopped.jsonl" | tail -1)"; fi
     wait $job
     check "signal $part: status 0" [ $? -eq 0 ]
@@ -117,10 +119,7 @@ begins='^stopped by a signal before training; the same command with --resume beg
 # A signal is heeded before an evaluation that may take long, here after a step of seconds; where nothing can be saved, it ends the program.
 signal_when() { # pattern: SIGTERM to the rank when slow.out shows it; $status: the rank's; before.jsonl: what slow.jsonl held before
     job=$!
-    for _ in $(seq 3000); do
-        grep -q "$1" "$dir/slow.out" 2>/dev/null && break
-        sleep 0.02
-    done
+    until_shown "$1" "$dir/slow.out"
     sleep 0.3
     cp "$dir/slow.jsonl" "$dir/before.jsonl" 2>/dev/null
     kill -TERM $job
@@ -569,12 +568,9 @@ refuse 'a state in place of its folder' '^error: --out .*/step-00000012: is a st
 check 'in which nothing is left' [ ! -e "$dir/whole/step-00000012/lock" ]
 # Two runs on one folder.
 common[length]=100000
-timeout 60 "$binary" "${common[@]}" --out "$dir/two" >"$dir/two.out" 2>&1 &
+timeout 120 "$binary" "${common[@]}" --out "$dir/two" >"$dir/two.out" 2>&1 &
 job=$!
-for _ in $(seq 200); do
-    grep -q '^step' "$dir/two.out" && break
-    sleep 0.05
-done
+until_shown '^step' "$dir/two.out"
 check 'two runs on one folder: status 1, for the other may end' ends_with 1 '^error: --out .*another run writes' \
     timeout 60 mpirun -np 2 "$binary" "${common[@]}" --out "$dir/two" --resume
 timeout 60 "$binary" "${common[@]}" --out "$dir/two" >"$dir/late.out" 2>&1 &
@@ -897,11 +893,7 @@ for _ in $(seq "$kills"); do
     mpirun -np 2 "$binary" "${common[@]}" "${grid[@]:1}" --log "$dir/killed.jsonl" --out "$dir/killed" --save-every 1 --resume \
         >"$dir/killed.out" 2>&1 </dev/null &
     job=$!
-    for _ in $(seq 500); do # until it trains
-        grep -q '^step' "$dir/killed.out" && break
-        kill -0 $job 2>/dev/null || break
-        sleep 0.02
-    done
+    until_shown '^step' "$dir/killed.out" || kill $job
     sleep "0.0$((RANDOM % 90 + 10))"
     mapfile -t ranks < <(pgrep -P $job)
     [ ${#ranks[@]} -eq 2 ] && kill -9 "${ranks[$((RANDOM % 2))]}" 2>/dev/null
