@@ -40,13 +40,15 @@ gpu_check() { env PATH="$dir/bin:$PATH" "$@"; }
 checked=("$dir/scripts/gpu_check.sh" --report "$dir/report.txt")
 says() { check "it says: $1" grep -q -- "$1" "$dir/report.txt"; }
 
-# Beside the other checks, because they take 30 and 40 seconds.
-beside() { # NAME STEP: the check of this step, by a copy of the script in a folder of its own
-    mkdir "$dir/$1" && cp -r "$dir"/{bin,scripts} "$dir/$1"
-    gpu_check "$dir/$1/scripts/gpu_check.sh" --report "$dir/$1/report.txt" --only "$2" >"$dir/$1/shown" 2>&1 </dev/null
+# Beside the other checks, because they take 20 to 40 seconds.
+beside() { # NAME OPTION...: the check with these options, by a copy of the script in a folder of its own
+    mkdir "$dir/$1" && cp -r "$dir"/{bin,scripts,test} "$dir/$1"
+    gpu_check "$dir/$1/scripts/gpu_check.sh" --report "$dir/$1/report.txt" "${@:2}" >"$dir/$1/shown" 2>&1 </dev/null
 }
-HELD='seq 1' beside held 'a small run' &
-HANGS=bench_cuda beside hangs 'that move memory' &
+HELD='seq 1' beside held --only 'a small run' &
+HANGS=bench_cuda beside hangs --only 'that move memory' &
+HANGS=test_golden beside limited --limit 20 &
+HANGS=test_golden STUBBORN=1 beside stubborn --limit 20 &
 
 mkdir "$dir/a folder"
 check 'all steps pass, also where paths have spaces' gpu_check TMPDIR="$dir/a folder" \
@@ -67,17 +69,16 @@ says 'skipped benchmark: PyTorch, llama3.2-1b, 8K: no PyTorch that compiles .*no
 check 'the rest of a report without PyTorch' gpu_check "${checked[@]}" --rest "$dir/report.txt" --only 8K --only limits
 check 'has our steps again, beside it' [ "$(ours_and_limits)" = '2 2' ]
 rm "$dir/report.txt"
-check 'a step that hangs, at the limit of the whole check' gpu_check HANGS=test_golden "${checked[@]}" --limit 8
-says '^skipped Hugging Face goldens, bf16: no time left of 8 s (stopped after [5-8] s)'
-says '^skipped point 2: no time left of 8 s'
-rm "$dir/report.txt"
-check 'one that does not heed the first signal, too' gpu_check HANGS=test_golden STUBBORN=1 "${checked[@]}" --limit 8
-says '^skipped Hugging Face goldens, bf16: no time left of 8 s (stopped after [5-8] s)'
-rm "$dir/report.txt"
 hanging_ends() { for ((i = 0; i < 100; i++)); do kill -0 "$(cat "$dir/hanging")" 2>/dev/null && sleep 0.1 || return 0; done && return 1; }
-for signal in INT TERM; do # timeout: 124, unless it must kill
-    check "SIG$signal during a step ends the check" ends_with 124 'Hugging Face goldens' \
-        gpu_check HANGS=test_golden timeout -s $signal -k 20 4 "${checked[@]}"
+for ending in 'INT 130' 'TERM 143'; do # the script gets it from timeout, which does not ignore SIGINT in the background, as bash does
+    rm -f "$dir/hanging" "$dir/report.txt"
+    env PATH="$dir/bin:$PATH" HANGS=test_golden timeout -k 20 200 "${checked[@]}" >"$dir/ended" 2>&1 </dev/null &
+    job=$!
+    until_shown . "$dir/hanging"
+    kill -${ending% *} $job
+    wait $job
+    check "SIG${ending% *} during a step ends the check" \
+        [ "$? $(tail -1 "$dir/ended" | grep -o 'Hugging Face goldens')" = "${ending#* } Hugging Face goldens" ]
     check 'and the step' hanging_ends
 done
 rm "$dir/report.txt"
@@ -161,6 +162,12 @@ for wrong in '--limit 0' '--limit' '--limit 10s' '--limit 1000000'; do
     check "refused: $wrong" ends_with 2 'legal values are 1 to 999999' scripts/gpu_check.sh $wrong
 done
 wait
+for name in limited stubborn; do # of which one does not heed the first signal
+    check "a step that hangs, at the limit of the whole check, $name" \
+        grep -q '^skipped Hugging Face goldens, bf16: no time left of 20 s (stopped after [0-9]* s)' "$dir/$name/report.txt"
+    check 'those after it are skipped' grep -q '^skipped point 2: no time left of 20 s' "$dir/$name/report.txt"
+    check 'and none has failed' grep -q '^[1-9][0-9]* passed, 0 failed' "$dir/$name/report.txt"
+done
 check 'a step that hangs is not done at its limit' \
     grep -q '^FAILED  benchmark: kernels that move memory (not done after 40 s)' "$dir/hangs/report.txt"
 check 'and where it hung' grep -q '^the debugger: -p [0-9]* .*info cuda kernels' "$dir/hangs/report.txt"
