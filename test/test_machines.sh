@@ -16,7 +16,7 @@ chmod +x "$dir/on"
 two=(timeout 60 mpirun -np 4 "$dir/on" "$program" --seq-len 100 --hp 2 --cp 2 --zero-params full --zero-grads full --zero-optim full
     --threads 1)
 new=("${two[@]}" --model nano --from-scratch --train-data data.bin --steps 2)
-files() { (cd "$dir" && find a b -type f -o -type d | sort); }
+files() { (cd "$dir" && find a b -type d | sort && find a b -type f -exec cksum {} + | sort); }
 refused() { # name message command...: status 2, this message from rank 2, no file left, none changed
     local name=$1 message=$2 before
     shift 2
