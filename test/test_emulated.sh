@@ -49,6 +49,7 @@ check 'packed documents on every grid of 1 and 2 ranks, emulated-float' mpirun -
 check 'the GPU benchmark runs on tiny sizes' build/emulated/test/bench_cuda small
 check 'the GPU points run on tiny sizes' build/emulated/test/gpu_points small
 check 'and, for racecheck, on tinier ones' ends_with 0 'heads 2 on 1 of 128, causal, documents: dq' build/emulated/test/gpu_points races
+check 'a point that cannot be seen is none that passes' ends_with 77 '^point 6: not possible' build/emulated/test/gpu_points small 6
 check 'they fail where the library computes nothing' ends_with 1 'fail: .* did not compute the backward pass' \
     env TRAIN_LLAMA_TEST_NO_ENGINE=1 build/emulated/test/gpu_points small 1
 check 'and the benchmark says so' ends_with 0 'has computed no block' \

@@ -106,8 +106,12 @@ replace compute-sanitizer 'echo "========= Error: Device not supported. Please r
 echo "error: no usable GPU"; exit 2'
 check 'compute-sanitizer that does not support the device is no failure' gpu_check "${checked[@]}" --only memcheck
 says '^skipped compute-sanitizer memcheck: .*Device not supported'
+replace compute-sanitizer 'echo "========= Error: Race reported between Write access at a_kernel and Read access at a_kernel [4 hazards]"
+echo "========= Internal Sanitizer Error: The Sanitizer failed to handle a hardware exception."; exit 1'
+check 'a race that racecheck has found before it failed by itself' ends_with 1 '^FAILED  compute-sanitizer racecheck' \
+    gpu_check "${checked[@]}" --only racecheck
 replace compute-sanitizer 'echo "========= Internal Sanitizer Error: The Sanitizer failed to handle a hardware exception."; exit 1'
-check 'nor one that fails by itself' gpu_check "${checked[@]}" --only racecheck
+check 'is one, but without a race there is no failure' gpu_check "${checked[@]}" --only racecheck
 says '^skipped compute-sanitizer racecheck: .*Internal Sanitizer Error'
 
 # The pack.
