@@ -1,7 +1,7 @@
 // device: cuda
 // What only a GPU can show of the CUDA device, point by point: `build/cuda/test/gpu_points [N]...` (none named: all that one process can
-// show). Each prints "point N: pass|fail|not possible: what was seen"; exit status 1 when one fails, 77 when none could be seen or memory ran
-// out before one failed. scripts/gpu_check.sh runs it. Without a GPU the same source runs on small sizes:
+// show). Each prints "point N: pass|fail|not possible: what was seen"; exit status 1 when one fails, 77 when none could be seen or memory
+// ran out before one failed. scripts/gpu_check.sh runs it. Without a GPU the same source runs on small sizes:
 // build/emulated/test/gpu_points small.
 //   1 attention of the library, and of our kernels on tensor cores, against our kernels in float
 //   2 blocks of keys merged, and backward with the merged out and lse

@@ -94,8 +94,8 @@ for clip in 0 0.5 100; do
     check "a step is PyTorch's AdamW, --grad-clip $clip" python3 "$dir/adamw.py" "$dir/adamw-$clip" $clip
 done
 
-# Stopped twice, in the first epoch by SIGUSR1 to mpirun (which passes it on), in the second by SIGTERM to a rank; then run to the end. Every
-# save takes 0.1 s and more, so that a run lasts longer than its signal takes.
+# Stopped twice, in the first epoch by SIGUSR1 to mpirun (which passes it on), in the second by SIGTERM to a rank; then run to the end.
+# Every save takes 0.1 s and more, so that a run lasts longer than its signal takes.
 preload slow_saves <<'C'
 #include <dlfcn.h>
 #include <unistd.h>
