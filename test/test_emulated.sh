@@ -95,6 +95,15 @@ check 'bf16: the same loss' [ -n "$(loss_of "$dir/read.jsonl")" -a "$(loss_of "$
 check 'bf16: a run with stochastic rounding' $emulated "${small[@]}" --stochastic-rounding --out "$dir/drawn" --save-every 2
 check 'bf16: stochastic rounding is another run' \
     ends_with 1 differ cmp "$dir"/{states,drawn}/step-00000004/model.safetensors
+seq 1 30 | tokens_of single # one sample, which has no other order; the second step takes the rounded parameters of the first
+for seed in 1 2; do
+    for rounding in '' --stochastic-rounding; do
+        $emulated --model test/golden/folder_f32 --train-data "$dir/single.bin" --seq-len 64 --steps 2 --threads 1 $rounding --seed $seed \
+            --out "$dir/seed$seed$rounding" >"$dir/out" 2>&1
+    done
+done
+check 'bf16: another seed is the same run of such a model' cmp "$dir"/seed{1,2}/step-00000002/model.safetensors
+check 'bf16: but for stochastic rounding' ends_with 1 differ cmp "$dir"/seed{1,2}--stochastic-rounding/step-00000002/model.safetensors
 mkdir "$dir/drawn-resumed"
 cp -r "$dir/drawn/step-00000002" "$dir/drawn-resumed"
 check 'bf16: resumes with the parameters as they were rounded' \
