@@ -93,13 +93,14 @@ mpirun -np 4 "$binary" "${small[@]}" --hp auto --steps 3 \
 plan --model nano --seq-len 128 --batch-size 2 --global-batch 16 --ranks 4
 check '--hp auto says what it chose' grep -q '^planned for cpu: dp [0-9]* hp [0-9]* cp [0-9]*' "$dir/auto"
 check '--hp auto with --grad-accum' mpirun -np 2 "$binary" "${small[@]}" --hp auto --steps 1 --grad-accum 2
+# Sums in another order: 2e-9 of the loss has been seen.
 check '--hp auto trains, and is predicted what was planned' python3 - "$dir/auto.jsonl" "$dir/one.jsonl" "$dir/plan.json" <<'PY'
 import json, sys
 a, b = ([json.loads(line) for line in open(path)][1:] for path in sys.argv[1:3])
 best = json.load(open(sys.argv[3]))["choices"][0]
 assert len(a) == len(b) == 3
 for x, y in zip(a, b):
-    assert abs(x["loss"] - y["loss"]) < 1e-4 and x["tokens"] == y["tokens"] == 2048, (x, y)
+    assert abs(x["loss"] - y["loss"]) < 1e-5 * x["loss"] and x["tokens"] == y["tokens"] == 2048, (x, y)
     assert abs(x["predicted_ms"] / (1e3 * best["step_s"]) - 1) < 1e-6, (x, best)
 PY
 # Half of the four layers stay in slots on the device; of four, one is copied.
@@ -120,7 +121,8 @@ import json, sys
 here, host, narrow = (json.loads(list(open(path))[1])["predicted_ms"] for path in sys.argv[1:])
 assert host > 1.001 * here and host > 1.001 * narrow, (here, host, narrow)
 PY
-# --dkv-wire: a run sends the bytes predicted, with bf16 half of dKV's; the plan's command keeps the option, and its step is faster.
+# --dkv-wire: a run sends the bytes predicted, with bf16 half of dKV's; the plan's command keeps the option, and its step is faster. Of the
+# loss after one small step, gradients rounded to bf16 have been seen to change 7e-7.
 for ring in '--inner-ring 2' '--cp-comm allgather'; do
     for wire in f32 bf16; do
         mpirun -np 4 "$binary" "${small[@]:2}" --model "$dir/it's" --cp 4 $ring --dkv-wire $wire --grad-accum 2 --zero-params full \
@@ -136,7 +138,7 @@ for x, y in zip(a, b):
     for kind, n in x["comm_bytes"].items():
         if kind != "control":
             assert y["comm_bytes"][kind] == (n / 2 if kind.startswith("dkv") else n), (kind, n, y["comm_bytes"][kind])
-    assert abs(x["loss"] - y["loss"]) < 1e-3 * x["loss"] and (x["step"] == 1 or x["loss"] != y["loss"]), (x, y)
+    assert abs(x["loss"] - y["loss"]) < 1e-5 * x["loss"] and (x["step"] == 1 or x["loss"] != y["loss"]), (x, y)
 PY
 done
 for wire in f32 bf16; do

@@ -27,7 +27,8 @@ done
 check 'a ~ that the shell has left is no folder' ends_with 2 'left the ~ of "~/runs" as it is' "$binary" "${model[@]}" --out=~/runs
 check 'version' bash -c "'$binary' --version | grep -q '^train_llama [0-9]'"
 
-# One global batch of 8 sequences on six grids: the same losses, norms and evaluation.
+# One global batch of 8 sequences on six grids: the same losses, norms and evaluation. Here and below, what is sums of floats in another
+# order may differ by 1e-5 of it; after the steps of these runs 3e-8 and less was seen, for 5 tokens 3e-7.
 train() { # name ranks option...
     local name=$1 ranks=$2
     shift 2
@@ -75,7 +76,7 @@ check 'what --mlp-tile has computed again is not said to be kept' \
     grep -q '^recompute   2 layers keep all but gate and up, 0 selective' "$dir/tiles.out"
 check 'two runs of one seed are equal' python3 "$dir/compare.py" "$dir/one.jsonl" "$dir/again.jsonl" 0
 for name in dp hp cp both tiles; do
-    check "grid $name has the curve of one rank" python3 "$dir/compare.py" "$dir/one.jsonl" "$dir/$name.jsonl" 1e-4
+    check "grid $name has the curve of one rank" python3 "$dir/compare.py" "$dir/one.jsonl" "$dir/$name.jsonl" 1e-5
 done
 check 'tiles are those that were asked for' grep -qx 'tiles       MLP 37 rows, loss 50 rows' "$dir/tiles.out"
 check 'random models and options have the losses of one rank' python3 test/random_runs.py --binary "$binary" --runs 12
@@ -97,7 +98,7 @@ packed packed1 1 --document-end 48 --batch-size 8
 packed packed6 6 --document-end 48 --hp 2 --cp 3 --batch-size 4 --grad-accum 2 --recompute selective
 packed packed4 4 --document-end 48 --cp 4 --inner-ring 2 --batch-size 2 --grad-accum 4 --recompute full --placement context-first
 for name in packed6 packed4; do
-    check "packed documents with a loss mask, $name" python3 "$dir/compare.py" "$dir/packed1.jsonl" "$dir/$name.jsonl" 1e-4
+    check "packed documents with a loss mask, $name" python3 "$dir/compare.py" "$dir/packed1.jsonl" "$dir/$name.jsonl" 1e-5
 done
 check 'packed is another run: a token fewer to predict for each document, and less to see' python3 -c "
 import json
@@ -305,7 +306,7 @@ a, b = ([json.loads(line) for line in open('$dir/' + name + '.jsonl')][1:] for n
 assert len(a) == len(b) == 4
 for x, y in zip(a, b):
     assert x['tokens'] == y['tokens'] == 10, (x['tokens'], y['tokens'])
-    for key in ('loss', 'grad_norm'): assert abs(x[key] - y[key]) <= 1e-4 * x[key], (key, x[key], y[key])"
+    for key in ('loss', 'grad_norm'): assert abs(x[key] - y[key]) <= 1e-5 * x[key], (key, x[key], y[key])"
 done
 
 # A mixture of two sources and two validation sets by name: the same on every grid, in the log by name, and in the plot.
@@ -328,16 +329,17 @@ samples = [[x['sample_tokens'] for x in rows if 'sample_tokens' in x] for rows i
 assert samples[0] == samples[1] and [len(x) for x in samples[0]] == [5, 5], samples
 for x, y in zip(a, b):
     for key in ('loss', 'grad_norm'):
-        if key in x: assert abs(x[key] - y[key]) <= 1e-4 * x[key], (key, x[key], y[key])
+        if key in x: assert abs(x[key] - y[key]) <= 1e-5 * x[key], (key, x[key], y[key])
     if 'val_loss' not in x: continue
     assert list(x['val_loss']) == ['up', 'down'] and x['val_loss']['up'] != x['val_loss']['down']
     assert x['needle_accuracy'] == y['needle_accuracy']
     for name, loss in x['val_loss'].items():
         parts, others = x['val_loss_by_position'][name], y['val_loss_by_position'][name]
-        assert list(parts) == ['0-1K', '1K-1100'] and abs(parts['0-1K'] * 1024 + parts['1K-1100'] * 76 - loss * 1100) < 1e-2
-        assert all(abs(parts[k] - others[k]) <= 1e-4 * parts[k] for k in parts) and abs(loss - y['val_loss'][name]) <= 1e-4 * loss
+        assert list(parts) == ['0-1K', '1K-1100']
+        assert abs(parts['0-1K'] * 1024 + parts['1K-1100'] * 76 - loss * 1100) < 1e-4 # of numbers of 9 digits: 7e-6 seen
+        assert all(abs(parts[k] - others[k]) <= 1e-5 * parts[k] for k in parts) and abs(loss - y['val_loss'][name]) <= 1e-5 * loss
     assert list(x['needle_loss']) == ['0%', '25%', '50%', '75%', '100%']
-    assert all(abs(x['needle_loss'][k] - y['needle_loss'][k]) <= 1e-4 * x['needle_loss'][k] for k in x['needle_loss'])
+    assert all(abs(x['needle_loss'][k] - y['needle_loss'][k]) <= 1e-5 * x['needle_loss'][k] for k in x['needle_loss'])
 assert sum('val_loss' in x for x in a) == 3"
 check 'tokens that the model draws, with their text' grep -q '^sample    4/4 | text "12 \\"13" -> "' "$dir/mix4.out"
 check 'shares and epochs are printed' grep -q '^data        up: share 0.7, .* the run draws 23 (0.23 epochs)' "$dir/mix4.out"

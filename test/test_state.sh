@@ -29,6 +29,7 @@ for step in range(first, last + 1):
     for key in ("loss", "grad_norm", "lr", "samples"):
         assert abs(a[step][key] - b[step][key]) <= bound * abs(a[step][key]), (step, key, a[step][key], b[step][key])
 PY
+# On another grid sums are made in another order: losses and norms to 1e-5, where 24 steps have been seen to reach 2e-7.
 compare() { python3 "$dir/compare.py" "$@"; }
 tensors_equal() {
     cmp "$1/model.safetensors" "$2/model.safetensors" &&
@@ -75,6 +76,7 @@ def state(step):
     return tensors(folder + "model.safetensors"), tensors(folder + "optimizer/optimizer.safetensors")
 clip, rows = float(sys.argv[2]), [json.loads(line) for line in open(sys.argv[1] + ".jsonl")]
 logged = {row["step"]: row for row in rows if "loss" in row}
+# Bounds: what is computed here in double is there in float, of which 4e-7, 5e-7 and 6e-8 are seen.
 for step in (2, 6):
     (p0, o0), (p1, o1), lr, squares = state(step - 1), state(step), logged[step]["lr"], 0
     for name in p0:
@@ -85,10 +87,10 @@ for step in (2, 6):
             squares += g * g
             change = m1[i] / (1 - 0.8 ** step) / ((v1[i] / (1 - 0.9 ** step)) ** 0.5 + 1e-4)
             p = p0[name][i] - lr * (decay * p0[name][i] + change)
-            assert abs(p - p1[name][i]) < 1e-4 * lr + 1e-7 * abs(p), (step, name, i, p0[name][i], p1[name][i], p)
+            assert abs(p - p1[name][i]) < 1e-5 * lr + 1e-7 * abs(p), (step, name, i, p0[name][i], p1[name][i], p)
             assert abs(v1[i] - 0.9 * v0[i] - 0.1 * g * g) < 1e-5 * (v1[i] + m1[i] * m1[i]) + 1e-20, (step, name, i, v0[i], v1[i], g)
     norm = logged[step]["grad_norm"]
-    assert 0.5 < norm < 100 and abs(squares ** 0.5 / min(norm, clip or norm) - 1) < 1e-4, (step, squares ** 0.5, norm, clip)
+    assert 0.5 < norm < 100 and abs(squares ** 0.5 / min(norm, clip or norm) - 1) < 1e-5, (step, squares ** 0.5, norm, clip)
 PY
 for clip in 0 0.5 100; do
     check "a step is PyTorch's AdamW, --grad-clip $clip" python3 "$dir/adamw.py" "$dir/adamw-$clip" $clip
@@ -247,7 +249,7 @@ check 'and its next loss' compare "$dir/longer.jsonl" "$dir/back.jsonl" 1e-5 25 
 common[length]=24
 
 # Moments in bf16: the state holds them so, and resumes to the same bits, also with offload; one of float moments may go on with bf16, and
-# the other way round: losses that both have differ by the roundings of at most 20 small steps.
+# the other way round: losses and norms that both have differ by the roundings of at most 20 small steps, which have reached 2e-4.
 train narrow "${grid[@]}" --moments bf16 --out "$dir/narrow" --save-every 12
 train narrow_host "${grid[@]}" --moments bf16 --out "$dir/narrow_host" --offload-optimizer
 check 'bf16 moments: offload changes no bit' tensors_equal "$dir/narrow/step-00000024" "$dir/narrow_host/step-00000024"
@@ -274,13 +276,13 @@ for to in bf16 f32; do # the states of step 12 and what they go on with; back is
     check "moments from $from to $to: noted, alone" \
         [ "$(grep '^note' "$dir/to_$to.err")" = "note: --moments was $from so far and is $to from now on" ]
     check "moments from $from to $to: the first loss is the same" compare "$dir/$source.jsonl" "$dir/to_$to.jsonl" 0 13 13
-    check "moments from $from to $to: the others are near" compare "$dir/$source.jsonl" "$dir/to_$to.jsonl" 0.02 14 24
+    check "moments from $from to $to: the others are near" compare "$dir/$source.jsonl" "$dir/to_$to.jsonl" 0.005 14 24
     check "moments from $from to $to: the next state holds them" \
         [ "$(moments "$dir/to_$to/step-00000013" | cut -d' ' -f1)" = $([ $to = bf16 ] && echo BF16 || echo F32) ]
 done
 mkdir "$dir/narrow_grid" && cp -r "$dir/narrow/step-00000012" "$dir/narrow_grid"
 train narrow_grid 4 --hp 2 --cp 2 --batch-size 4 --zero-params full "${on_host[@]}" --moments bf16 --out "$dir/narrow_grid" --resume
-check 'bf16 moments on another grid: next 12 losses to 1e-4' compare "$dir/narrow.jsonl" "$dir/narrow_grid.jsonl" 1e-4 13 24
+check 'bf16 moments on another grid: next 12 losses to 1e-5' compare "$dir/narrow.jsonl" "$dir/narrow_grid.jsonl" 1e-5 13 24
 
 # Damage: each kind is found, named and skipped; the older state resumes to the same curve.
 damage() { # name pattern command...: the command runs in the folder of state 12
