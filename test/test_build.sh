@@ -22,6 +22,8 @@ check 'nor for what warnings do' test "$(tools '' WERROR=0)" = "$first"
 anew() { local now && now=$(tools "$@") && [ "$now" != "$first" ]; }
 check 'another CPU' anew -D__CPU__
 first=$(tools)
+check 'another release of a library, in the same place' anew '' NCCL_VERSION=2.99.9
+first=$(tools)
 check 'other options' anew '' SANITIZE=1
 check 'make train_llama is make' bash -c 'cmp <(make -n DEVICE=cpu train_llama) <(make -n DEVICE=cpu all)'
 
