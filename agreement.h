@@ -92,6 +92,8 @@ static inline bool agree_on_folder(comm *all, const char *folder, const char *wh
             mark.text[0] = '\0'; // nothing to look for
         }
     }
+    error_text none = {"", 0};
+    comm_agree_on_files(all, &none); // the folder may be slow
     comm_broadcast(all, mark.text, sizeof mark.text, 0);
     agree_look_again(folder);
     bool seen = path_exists(mark.text);

@@ -50,12 +50,29 @@ static inline path_text path_last(const char *path) {
     snprintf(p.text, sizeof p.text, "%.*s", (int)(end - begin), path + begin);
     return p;
 }
+// `path` without "." parts, doubled slashes, and slashes at its end (with one, a file or a link that leads nowhere is not seen).
+static inline path_text path_plain(const char *path) {
+    path_text p;
+    size_t n = 0;
+    if (path[0] == '/') p.text[n++] = '/';
+    for (size_t length; path[0] != '\0'; path += length) {
+        length = strcspn(path, "/");
+        bool none = length == 0 || (length == 1 && path[0] == '.');
+        if (length == 0) length = strspn(path, "/");
+        if (none || n + length + 2 > sizeof p.text) continue;
+        if (n > 0 && p.text[n - 1] != '/') p.text[n++] = '/';
+        memcpy(p.text + n, path, length);
+        n += length;
+    }
+    if (n == 0) p.text[n++] = '.';
+    p.text[n] = '\0';
+    return p;
+}
 // Where a folder is until it is whole: beside it.
 static inline path_text path_unfinished(const char *path) {
-    path_text p;
-    size_t n = strlen(path);
-    while (n > 1 && path[n - 1] == '/') n--;
-    snprintf(p.text, sizeof p.text, "%.*s.unfinished", (int)n, path);
+    path_text p = path_plain(path);
+    size_t n = strlen(p.text);
+    snprintf(p.text + n, sizeof p.text - n, ".unfinished");
     return p;
 }
 // Whether two paths lead to one file or folder, which exists.
@@ -65,7 +82,7 @@ static inline bool path_leads_to_same(const char *a, const char *b) {
 }
 // Whether two paths are one, whether or not it exists: the same last part in the same folder.
 static inline bool path_same(const char *a, const char *b) {
-    return strcmp(a, b) == 0 ||
+    return strcmp(path_plain(a).text, path_plain(b).text) == 0 ||
            (path_leads_to_same(path_parent(a).text, path_parent(b).text) && strcmp(path_last(a).text, path_last(b).text) == 0);
 }
 // Whether `path` lies in `folder`, at any depth; neither need exist.
@@ -208,6 +225,7 @@ static inline bool file_write(const char *path, const void *from, size_t bytes, 
 // Syncs a folder: the names in it are on disk when the call returns.
 static inline bool folder_sync(const char *path, error_text *error) {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0 && errno == EACCES) return true; // names may be made in it, but not read
     if (fd < 0) return error_set_errno(error, "%s: cannot be opened", path);
     bool ok = fsync(fd) == 0 || errno == EINVAL; // EINVAL: this file system has no such sync
     if (!ok) error_set_errno(error, "%s: cannot be written", path);
@@ -232,11 +250,11 @@ static inline bool folder_make(const char *path, error_text *error) {
     if (mkdir(path, 0777) == 0 || (errno == EEXIST && path_is_folder(path))) return true;
     return error_set_errno(error, "%s: the folder cannot be created", path);
 }
-// Renames a complete temporary folder to its final name. On return it is whole and on disk under that name.
+// Renames a complete temporary folder to its final name. On return it is whole and on disk under that name, or still has the temporary one.
 static inline bool folder_publish(const char *temporary, const char *path, error_text *error) {
     if (!folder_sync(temporary, error)) return false;
     if (rename(temporary, path) != 0) return error_set_errno(error, "%s: cannot be renamed to %s", temporary, path);
-    return folder_sync(path_parent(path).text, error);
+    return folder_sync(path_parent(path).text, error) || rename(path, temporary) != 0;
 }
 
 #endif

@@ -302,7 +302,7 @@ static inline bool hf_write(const model *m, const char *folder, const hf_source 
 // Whether --export FOLDER can be made: it must not exist yet, and its parent must exist and be writable.
 static inline bool hf_export_check_here(const char *folder, error_text *error) {
     path_text parent = path_parent(folder);
-    if (path_exists(folder))
+    if (path_exists(path_plain(folder).text))
         return error_set(error, "already exists; name a folder that does not exist yet, "
                                 "or leave --export out if an earlier attempt has written it");
     if (errno != ENOENT && errno != ENOTDIR) return error_set_errno(error, "cannot be looked up");
@@ -314,15 +314,6 @@ static inline bool hf_export_check_here(const char *folder, error_text *error) {
     if (access(parent.text, W_OK) != 0) return error_set_errno(error, "its parent %s cannot be written to", printable(parent.text).text);
     return true;
 }
-// Whether hf_export will be able to make the folder: hf_export_check_here on rank 0, and all ranks see its parent and may write there.
-// Collective; called long before hf_export.
-static inline bool hf_export_check(comm *all, const char *folder, error_text *error) {
-    char what[OPTION_TEXT_BYTES + 16];
-    snprintf(what, sizeof what, "--export %s", printable(folder).text);
-    error_text why = {"", 0};
-    if (comm_rank(all) == 0 && !hf_export_check_here(folder, &why)) error_set_why(error, &why, "%s", what);
-    return comm_agree(all, error) && agree_on_folder(all, path_parent(folder).text, what, error);
-}
 // Locks the folder that an export is written into, so that no other run removes it; *lock: what to close, or -1 where there is no folder.
 // Without locks, as on some network file systems, nothing is locked. False with a message when another run holds it.
 static inline bool hf_export_lock(const char *temporary, int *lock, error_text *error) {
@@ -332,24 +323,60 @@ static inline bool hf_export_lock(const char *temporary, int *lock, error_text *
     *lock = -1;
     return error_set(error, "another run is writing it; name another folder");
 }
-// Writes the model as a new Hugging Face folder, which appears whole or not at all. Collective; false with a message.
-static inline bool hf_export(model *m, const char *folder, const hf_source *source, export_dtype_kind dtype, error_text *error) {
-    path_text temporary = path_unfinished(folder);
-    bool first_rank = m->g->rank == 0, made = false;
-    int left = -1, lock = -1;
-    zero_settle(&m->zero);
-    if (first_rank && hf_export_lock(temporary.text, &left, error)) {
-        folder_remove(temporary.text); // left by an export that was killed
-        made = hf_export_check_here(folder, error) && folder_make(temporary.text, error) && hf_export_lock(temporary.text, &lock, error);
-    }
+// Removes what an export that was killed has left. False with a message: another run is writing there, or it cannot be removed.
+static inline bool hf_export_clear(const char *temporary, error_text *error) {
+    int left;
+    if (!hf_export_lock(temporary, &left, error)) return false;
+    if (!folder_remove(temporary))
+        error_set_errno(error, "what a killed export has left in %s cannot be removed", printable(temporary).text);
     if (left >= 0) close(left);
-    if (comm_agree_on_files(m->g->all, error)) hf_write(m, temporary.text, source, dtype, NULL, NULL, error);
+    return error->text[0] == '\0';
+}
+// Whether hf_export will be able to make the folder: on rank 0 it does not exist, and nothing is in its way; all ranks see its parent and
+// may write there. Collective; called long before hf_export.
+static inline bool hf_export_check(comm *all, const char *folder, error_text *error) {
+    char what[OPTION_TEXT_BYTES + 16];
+    snprintf(what, sizeof what, "--export %s", printable(folder).text);
+    error_text why = {"", 0};
+    if (comm_rank(all) == 0 && (!hf_export_check_here(folder, &why) || !hf_export_clear(path_unfinished(folder).text, &why)))
+        error_set_why(error, &why, "%s", what);
+    return comm_agree_on_files(all, error) && agree_on_folder(all, path_parent(folder).text, what, error);
+}
+// Makes and locks the folder that the export `to` is written into. *taken: another run has made or is writing `to`. False with a message.
+static inline bool hf_export_begin(const char *to, int *lock, bool *taken, error_text *error) {
+    path_text temporary = path_unfinished(to);
+    *taken = path_exists(to) || !hf_export_lock(temporary.text, lock, error);
+    if (*taken) return error_set(error, "already exists by now");
+    if (*lock >= 0) close(*lock);
+    return hf_export_clear(temporary.text, error) && folder_make(temporary.text, error) && hf_export_lock(temporary.text, lock, error);
+}
+// Writes the model as a new Hugging Face folder, which appears whole or not at all. Where another run has taken its name meanwhile, the
+// model is not lost: it is written beside it, as FOLDER-2, and the message says so. Collective; false with a message.
+static inline bool hf_export(model *m, const char *folder, const hf_source *source, export_dtype_kind dtype, error_text *error) {
+    enum { NAMES = 100 };
+    bool first_rank = m->g->rank == 0, made = false, taken = true;
+    int lock = -1;
+    path_text to = path_plain(folder);
+    error_text other = {"", 0}; // why it has another name
+    zero_settle(&m->zero);
+    for (int i = 1; first_rank && taken && i < NAMES; i++) {
+        error_text why = {"", 0};
+        if (i > 1) snprintf(to.text, sizeof to.text, "%.*s-%d", (int)sizeof to.text - 8, path_plain(folder).text, i);
+        made = hf_export_begin(to.text, &lock, &taken, &why);
+        if (i == 1 && taken) other = why;
+        if (!made && (!taken || i + 1 == NAMES)) *error = why;
+    }
     bool ok = comm_agree_on_files(m->g->all, error);
-    if (ok && first_rank) folder_publish(temporary.text, folder, error);
-    ok = comm_agree_on_files(m->g->all, error);
+    comm_broadcast(m->g->all, to.text, sizeof to.text, 0);
+    path_text temporary = path_unfinished(to.text);
+    if (ok) hf_write(m, temporary.text, source, dtype, NULL, NULL, error);
+    ok = ok && comm_agree_on_files(m->g->all, error);
+    if (ok && first_rank) folder_publish(temporary.text, to.text, error);
+    ok = ok && comm_agree_on_files(m->g->all, error);
     if (!ok && made) folder_remove(temporary.text);
     if (lock >= 0) close(lock);
-    return ok;
+    if (other.text[0] != '\0' && ok) error_set(error, "%s; the model is in %s", other.text, printable(to.text).text);
+    return comm_agree_on_files(m->g->all, error); // removing may have taken long
 }
 
 #endif

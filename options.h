@@ -781,6 +781,8 @@ static inline bool options_check_together(const options *o, error_text *error) {
                              names[i], text.text);
         if (o->out != NULL && options_in_state(outputs[i], o->out))
             return error_set(error, "%s %s: lies in a state of --out, which the run may remove; give another folder", names[i], text.text);
+        if (i > 0 && o->out != NULL && path_same(outputs[i], o->out))
+            return error_set(error, "%s %s: --out will be there; give another name", names[i], text.text);
         if (i > 0 && o->export_to != NULL &&
             (path_same(outputs[i], o->export_to) || path_same(outputs[i], unfinished.text) || path_within(outputs[i], unfinished.text)))
             return error_set(error, "%s %s: --export will be there; give another name", names[i], text.text);

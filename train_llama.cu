@@ -80,6 +80,7 @@ static bool exported_before(const options *o) {
     bool before = made != NULL && strcmp(made, wanted) == 0;
     free(made);
     free(wanted);
+    comm_agree_on_files(comm_world(), &none); // that file may be slow to read
     comm_broadcast(comm_world(), &before, sizeof before, 0);
     return before;
 }
@@ -468,6 +469,8 @@ static void evaluate_only(trainer *t, error_text *error) {
     t->overflows = t->val.count > 0 && !evaluate(t, error);
     if (o->sample_every > 0) sample(t);
     t->stopped = stop_agreed(t);
+    if (t->stopped && t->g.rank == 0)
+        printf("stopped by a signal%s\n", o->export_to == NULL ? "" : "; --export was not written: the same command does it");
     close_log(t, error);
     stop_if_overflows(t, error);
 }

@@ -564,6 +564,7 @@ static inline bool state_resume(state_store *s, model *m, training_progress *pro
     training_progress saved = *progress;
     model_config c; // of the state that is tried
     if (first_rank) states = state_list(s->o->out, steps, error);
+    comm_agree_on_files(s->all, error);
     comm_broadcast(s->all, &states, sizeof states, 0);
     comm_broadcast(s->all, steps, sizeof *steps * (size_t)states, 0);
     *found = false;
@@ -581,7 +582,7 @@ static inline bool state_resume(state_store *s, model *m, training_progress *pro
         if (read && training && !s->o->new_data && state_differences(&saved, progress, others) > 0)
             error_set(&refused, "%s; --new-data goes on from this state with other data", others[0].text);
         if (refused.text[0] != '\0') error_set(error, "--resume: %s %s", printable(path.text).text, refused.text);
-        if (!comm_agree(s->all, error)) break;
+        if (!comm_agree_on_files(s->all, error)) break;
         if (comm_agree(s->all, &why)) {
             comm_broadcast(s->all, sums, sizeof *sums * (size_t)(VALUES_KINDS * count), 0);
             comm_broadcast(s->all, &saved, sizeof saved, 0);

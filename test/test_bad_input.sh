@@ -139,6 +139,8 @@ refuse 'trace where the export begins' 2 '--trace .*/one.unfinished: --export wi
 cp -r test/golden/folder_f32 "$dir/source.unfinished"
 refuse 'model where the export begins' 2 '--model .*/source.unfinished/: --export is written there until it is whole' \
     --model "$dir/source.unfinished/" --steps 0 --export "$dir/source"
+refuse 'trace and states of one name' 2 '--trace .*/states: --out will be there' \
+    "${base[@]}" "${data[@]}" --trace "$dir/states" --out "$dir/states"
 for name in lock step-00000001 unfinished-step-00000001 damaged-1; do
     refuse "log named $name in --out" 2 "--log .*/out/$name: in the folder of --out, names such as this are those of states" \
         "${base[@]}" "${data[@]}" --out "$dir/out" --log "$dir/out/$name"

@@ -553,6 +553,66 @@ check 'an export that another run is writing' ends_with 2 '^error: --export .*/h
 check 'stays' [ -d "$dir/held.unfinished" -a ! -e "$dir/held" ]
 check 'and is made when that run has gone' "$binary" --model nano --from-scratch --steps 0 --threads 1 --export "$dir/held"
 check 'with nothing left' [ ! -e "$dir/held.unfinished" -a -e "$dir/held/config.json" ]
+exports=("$binary" --model nano --from-scratch --steps 0 --threads 1 --export)
+: >"$dir/late.out"
+"$binary" "${early[@]:0:9}" --train-data "$dir/data.bin" --steps 2000 --lr 1e-5 --export "$dir/late" >"$dir/late.out" 2>&1 </dev/null &
+job=$!
+until_shown '^step *1/' "$dir/late.out"
+mkdir "$dir"/late "$dir"/late-2.unfinished
+flock "$dir/late-2.unfinished" sleep 100 &
+kill_later=$!
+wait $job
+check 'a name that is taken while the run trains: status 2' [ $? -eq 2 ]
+kill $kill_later
+check 'the model is beside it' grep -q "^error: --export .*/late: already exists by now; the model is in .*/late-3$" "$dir/late.out"
+check 'and whole' "$binary" --model "$dir/late-3" --dry-run
+check 'with nothing left of it' [ ! -e "$dir/late-3.unfinished" -a -z "$(ls "$dir/late")" ]
+preload unsynced <<'C' # $UNSYNCED cannot be synced, and nothing in it removed
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+int fsync(int fd) {
+    char link[64], path[4096] = "";
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    if (readlink(link, path, sizeof path - 1) > 0 && strcmp(path, getenv("UNSYNCED")) == 0) return errno = EIO, -1;
+    return (int)syscall(SYS_fsync, fd);
+}
+int remove(const char *path) {
+    if (strncmp(path, getenv("UNSYNCED"), strlen(getenv("UNSYNCED"))) == 0) return errno = EPERM, -1;
+    return unlink(path) == 0 ? 0 : rmdir(path);
+}
+C
+mkdir -p "$dir"/parent "$dir"/others/left.unfinished
+unsynced() { env UNSYNCED="$1" LD_PRELOAD="$dir/unsynced.so" "${@:2}"; }
+check 'an export whose name is not sure to be on disk: status 1' \
+    ends_with 1 '^error: --export .*/parent/model: .*/parent: cannot be written' unsynced "$dir/parent" "${exports[@]}" "$dir/parent/model"
+check 'it has no name' [ ! -e "$dir/parent/model" ]
+check 'and the next attempt succeeds' "${exports[@]}" "$dir/parent/model"
+check 'what a killed export left and cannot be removed: refused' ends_with 2 \
+    '^error: --export .*/left: what a killed export has left in .*/left.unfinished cannot be removed' \
+    unsynced "$dir/others" "${exports[@]}" "$dir/others/left"
+touch "$dir/file"
+check 'a file, with a slash' ends_with 2 '^error: --export .*/file/: already exists' "${exports[@]}" "$dir/file/"
+preload log_signal <<'C' # a signal when the second file, the log, is locked
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+int flock(int fd, int how) {
+    static int calls;
+    if (++calls == 2) raise(SIGUSR1);
+    return (int)syscall(SYS_flock, fd, how);
+}
+C
+check 'a signal before an export alone' ends_with 0 '^stopped by a signal; --export was not written: the same command does it$' \
+    env LD_PRELOAD="$dir/log_signal.so" "${exports[@]}" "$dir/unwritten" --out "$dir/first" --resume \
+        --log "$dir/unwritten.jsonl"
+check 'which is not written' [ ! -e "$dir/unwritten" -a -s "$dir/unwritten.jsonl" ]
+check 'folders in an --out that is yet to be made, written otherwise' "$binary" "${early[@]:0:9}" --train-data "$dir/data.bin" --steps 1 \
+    --out "$dir/new/out/" --export "$dir/./new/out/model" --log "$dir/new//out/log"
+check 'are there' [ -s "$dir/new/out/log" -a -s "$dir/new/out/model/config.json" -a -d "$dir/new/out/step-00000001" ]
 mv "$dir/final-export" "$dir/moved"
 check 'an export that was moved away is made again' ends_with 0 '^exported .*/final-export (' "${final[@]}" --eval-steps 1
 check 'the same' cmp "$dir"/{moved,final-export}/model.safetensors
