@@ -222,10 +222,10 @@ static inline bool file_write(const char *path, const void *from, size_t bytes, 
     if (close(fd) != 0 && ok) ok = error_set_errno(error, "%s: cannot be written", path);
     return ok;
 }
-// Syncs a folder: the names in it are on disk when the call returns.
+// Syncs a folder: the names in it are on disk when the call returns, but in a folder that may not be read, which cannot be synced.
 static inline bool folder_sync(const char *path, error_text *error) {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0 && errno == EACCES) return true; // names may be made in it, but not read
+    if (fd < 0 && errno == EACCES) return true;
     if (fd < 0) return error_set_errno(error, "%s: cannot be opened", path);
     bool ok = fsync(fd) == 0 || errno == EINVAL; // EINVAL: this file system has no such sync
     if (!ok) error_set_errno(error, "%s: cannot be written", path);
@@ -250,11 +250,14 @@ static inline bool folder_make(const char *path, error_text *error) {
     if (mkdir(path, 0777) == 0 || (errno == EEXIST && path_is_folder(path))) return true;
     return error_set_errno(error, "%s: the folder cannot be created", path);
 }
-// Renames a complete temporary folder to its final name. On return it is whole and on disk under that name, or still has the temporary one.
+// Renames a complete temporary folder to its final name. True: it is whole and on disk under that name. False with a message: it has the
+// temporary name, again if need be.
 static inline bool folder_publish(const char *temporary, const char *path, error_text *error) {
     if (!folder_sync(temporary, error)) return false;
     if (rename(temporary, path) != 0) return error_set_errno(error, "%s: cannot be renamed to %s", temporary, path);
-    return folder_sync(path_parent(path).text, error) || rename(path, temporary) != 0;
+    if (folder_sync(path_parent(path).text, error)) return true;
+    rename(path, temporary);
+    return false;
 }
 
 #endif

@@ -315,13 +315,15 @@ static inline bool hf_export_check_here(const char *folder, error_text *error) {
     return true;
 }
 // Locks the folder that an export is written into, so that no other run removes it; *lock: what to close, or -1 where there is no folder.
-// Without locks, as on some network file systems, nothing is locked. False with a message when another run holds it.
+// Without locks, as on some network file systems, nothing is locked. False with a message when another run holds it, which may soon end.
 static inline bool hf_export_lock(const char *temporary, int *lock, error_text *error) {
     *lock = open(temporary, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (*lock < 0 || flock(*lock, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return true;
     close(*lock);
     *lock = -1;
-    return error_set(error, "another run is writing it; name another folder");
+    error_set(error, "another run is writing it");
+    error->number = EWOULDBLOCK;
+    return false;
 }
 // Removes what an export that was killed has left. False with a message: another run is writing there, or it cannot be removed.
 static inline bool hf_export_clear(const char *temporary, error_text *error) {
@@ -342,40 +344,58 @@ static inline bool hf_export_check(comm *all, const char *folder, error_text *er
         error_set_why(error, &why, "%s", what);
     return comm_agree_on_files(all, error) && agree_on_folder(all, path_parent(folder).text, what, error);
 }
-// Makes and locks the folder that the export `to` is written into. *taken: another run has made or is writing `to`. False with a message.
-static inline bool hf_export_begin(const char *to, int *lock, bool *taken, error_text *error) {
+enum { EXPORT_NAMES = 100 }; // FOLDER, FOLDER-2, to FOLDER-99
+static inline path_text hf_export_name(const char *folder, int i) {
+    path_text name = path_plain(folder);
+    size_t n = strlen(name.text);
+    if (i > 1) snprintf(name.text + n, sizeof name.text - n, "-%d", i);
+    return name;
+}
+// Makes and locks the folder that the export `to` is written into. False with a message.
+static inline bool hf_export_begin(const char *to, int *lock, error_text *error) {
     path_text temporary = path_unfinished(to);
-    *taken = path_exists(to) || !hf_export_lock(temporary.text, lock, error);
-    if (*taken) return error_set(error, "already exists by now");
-    if (*lock >= 0) close(*lock);
-    return hf_export_clear(temporary.text, error) && folder_make(temporary.text, error) && hf_export_lock(temporary.text, lock, error);
+    if (!hf_export_clear(temporary.text, error)) return false;
+    if (!path_exists(to)) return folder_make(temporary.text, error) && hf_export_lock(temporary.text, lock, error);
+    error_set(error, "already exists by now");
+    error->number = EEXIST;
+    return false;
+}
+// Whether an export failed because another run has its name.
+static inline bool hf_export_taken(const error_text *why) {
+    return why->number == EWOULDBLOCK || why->number == EEXIST || why->number == ENOTEMPTY || why->number == ENOTDIR;
 }
 // Writes the model as a new Hugging Face folder, which appears whole or not at all. Where another run has taken its name meanwhile, the
-// model is not lost: it is written beside it, as FOLDER-2, and the message says so. Collective; false with a message.
-static inline bool hf_export(model *m, const char *folder, const hf_source *source, export_dtype_kind dtype, error_text *error) {
-    enum { NAMES = 100 };
-    bool first_rank = m->g->rank == 0, made = false, taken = true;
-    int lock = -1;
-    path_text to = path_plain(folder);
-    error_text other = {"", 0}; // why it has another name
+// model is not lost: it is written beside it, as FOLDER-2, and the message says so. record: a file that says that FOLDER is this model,
+// which is then removed (NULL: none). Collective; false with a message.
+static inline bool hf_export(model *m, const char *folder, const hf_source *source, export_dtype_kind dtype, const char *record,
+                             error_text *error) {
+    bool first_rank = m->g->rank == 0, made = false;
+    int lock = -1, i = 1; // i: of the name
+    error_text other = {"", 0}; // why the model has another name
+    path_text temporary = {""};
     zero_settle(&m->zero);
-    for (int i = 1; first_rank && taken && i < NAMES; i++) {
+    for (; first_rank && !made && error->text[0] == '\0'; i += !made) {
         error_text why = {"", 0};
-        if (i > 1) snprintf(to.text, sizeof to.text, "%.*s-%d", (int)sizeof to.text - 8, path_plain(folder).text, i);
-        made = hf_export_begin(to.text, &lock, &taken, &why);
-        if (i == 1 && taken) other = why;
-        if (!made && (!taken || i + 1 == NAMES)) *error = why;
+        temporary = path_unfinished(hf_export_name(folder, i).text);
+        made = hf_export_begin(hf_export_name(folder, i).text, &lock, &why);
+        if (!made && (!hf_export_taken(&why) || i + 1 == EXPORT_NAMES)) *error = why;
+        if (i == 1) other = why;
     }
+    if (other.text[0] != '\0' && record != NULL) remove(record);
     bool ok = comm_agree_on_files(m->g->all, error);
-    comm_broadcast(m->g->all, to.text, sizeof to.text, 0);
-    path_text temporary = path_unfinished(to.text);
+    comm_broadcast(m->g->all, temporary.text, sizeof temporary.text, 0);
     if (ok) hf_write(m, temporary.text, source, dtype, NULL, NULL, error);
     ok = ok && comm_agree_on_files(m->g->all, error);
-    if (ok && first_rank) folder_publish(temporary.text, to.text, error);
-    ok = ok && comm_agree_on_files(m->g->all, error);
-    if (!ok && made) folder_remove(temporary.text);
+    while (ok && first_rank && error->text[0] == '\0') {
+        error_text why = {"", 0};
+        if (folder_publish(temporary.text, hf_export_name(folder, i).text, &why)) break;
+        if (!hf_export_taken(&why) || i + 1 == EXPORT_NAMES) *error = why;
+        else if (i++ == 1) error_set(&other, "already exists by now");
+    }
+    if (ok && other.text[0] != '\0')
+        error_set(error, "%s; the model is in %s", other.text, printable(hf_export_name(folder, i).text).text);
+    if (made && path_exists(temporary.text)) folder_remove(temporary.text); // it was not published
     if (lock >= 0) close(lock);
-    if (other.text[0] != '\0' && ok) error_set(error, "%s; the model is in %s", other.text, printable(to.text).text);
     return comm_agree_on_files(m->g->all, error); // removing may have taken long
 }
 

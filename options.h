@@ -230,7 +230,7 @@ static const option_row option_rows[] = {
      "(for a longer context, or past data that made training diverge); RoPE may change, too"},
     {"Output", "export", "DIR", OPTION_TEXT, AT(export_to), 0, 0, "", "",
      "at the end, write a Hugging Face folder: config.json, safetensors, and the tokenizer files of the --model folder; "
-     "DIR must not exist"},
+     "DIR must not exist (where it is taken while the run trains, the model is written beside it, as DIR-2)"},
     {"Output", "export-dtype", "", OPTION_CHOICE, AT(export_dtype), 0, 0, "auto", "auto|f32|bf16|f16",
      "number type of exported tensors; auto: for each tensor the one it has in the --model folder, f32 if there is none"},
     {"Output", "log", "FILE", OPTION_TEXT, AT(log), 0, 0, "", "",
@@ -762,9 +762,9 @@ static inline bool options_check_together(const options *o, error_text *error) {
     if (o->out != NULL && o->export_to != NULL && path_within(o->out, o->export_to))
         return error_set(error, "--out %s lies in the folder of --export, which must not exist before; give a folder beside it",
                          printable(o->out).text);
-    if (o->export_to != NULL && strlen(path_last(o->export_to).text) > NAME_MAX - strlen(".unfinished"))
+    if (o->export_to != NULL && strlen(path_last(o->export_to).text) > NAME_MAX - strlen("-99.unfinished"))
         return error_set(error, "--export %s: its name is longer than %d bytes", printable(o->export_to).text,
-                         NAME_MAX - (int)strlen(".unfinished"));
+                         NAME_MAX - (int)strlen("-99.unfinished"));
     const char *const kept[] = {o->out, o->model}, *const of[] = {"--out", "--model"};
     path_text unfinished = path_unfinished(o->export_to != NULL ? o->export_to : "");
     for (int i = 0; i < 2 && o->export_to != NULL; i++) {
@@ -893,10 +893,11 @@ static inline void options_help(FILE *f) {
     }
     fprintf(f, "\nExit status: 0 success; "
                "1 failure of a rank, disk or network, including a last state, --log, --trace or standard output that could\n"
-               "not be written, and a folder --out that another run still holds; "
+               "not be written, and a folder --out or --export that another run still holds; "
                "2 an error that a retry would not fix: invalid options, model or\n"
                "data, a loss or gradient norm that is not finite, "
-               "or a last state, --log or --trace that could not be written beside an --export.\n"
+               "a last state, --log or --trace that could not\n"
+               "be written beside an --export, or an --export whose name was taken meanwhile.\n"
                "Environment: TRAIN_LLAMA_TIMEOUT=SECONDS that a transfer between ranks may wait before the job ends (600, or\n"
                "as long as steps of packed documents need; 0 = no limit).\n");
 }

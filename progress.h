@@ -35,7 +35,8 @@ static inline void progress_show(progress_note *p, int64_t done, int64_t total) 
 
 // SIGTERM or SIGUSR1, once one has come to a run that heeds them (trainer.h); 0: none.
 static volatile sig_atomic_t stop_signal;
-// Between two pieces of the work before training, on each rank by itself: false, with an error that ends the run, once a signal has come.
+// Between two pieces of the work before training, on each rank by itself: false where it has failed, or, with an error that ends the run,
+// once a signal has come.
 static inline bool progress_goes_on(error_text *error) {
     if (stop_signal == 0 || error->text[0] != '\0') return error->text[0] == '\0';
     error_set(error, "stopped by a signal");

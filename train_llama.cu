@@ -459,8 +459,9 @@ static void train(trainer *t, error_text *error) {
     if (!t->stopped) stop_if_overflows(t, error);
 }
 
-// With no step left to train: evaluates and samples the model as it is. Ends the run where a loss is not finite. Collective.
-static void evaluate_only(trainer *t, error_text *error) {
+// With no step left to train: evaluates and samples the model as it is. Ends the run where a loss is not finite. exported: exported_before.
+// Collective.
+static void evaluate_only(trainer *t, bool exported, error_text *error) {
     const options *o = t->o;
     if (t->g.rank == 0 && o->steps == 0 && o->val_data == NULL && o->sample_every == 0 && o->export_to == NULL)
         fprintf(stderr, "note: --steps 0 without --val-data, --sample-every and --export: "
@@ -470,7 +471,7 @@ static void evaluate_only(trainer *t, error_text *error) {
     if (o->sample_every > 0) sample(t);
     t->stopped = stop_agreed(t);
     if (t->stopped && t->g.rank == 0)
-        printf("stopped by a signal%s\n", o->export_to == NULL ? "" : "; --export was not written: the same command does it");
+        printf("stopped by a signal%s\n", o->export_to == NULL || exported ? "" : "; --export was not written: the same command does it");
     close_log(t, error);
     stop_if_overflows(t, error);
 }
@@ -488,7 +489,7 @@ static void export_model(trainer *t, error_text *error) {
     free(record);
     double began = device_seconds();
     export_dtype_kind dtype = t->o->export_dtype == EXPORT_AUTO && t->o->from_scratch ? EXPORT_F32 : t->o->export_dtype;
-    bool ok = hf_export(&t->m, t->o->export_to, source_of(t), dtype, error);
+    bool ok = hf_export(&t->m, t->o->export_to, source_of(t), dtype, records ? export_record(t->o).text : NULL, error);
     if (t->g.rank == 0 && ok) printf("exported    %s (%.3f s)\n", t->o->export_to, device_seconds() - began);
     if (t->g.rank == 0 && !ok) fprintf(stderr, "error: --export %s: %s\n", t->o->export_to, error->text);
     if (ok) return;
@@ -563,7 +564,7 @@ int main(int argc, char **argv) {
     stop_on_error(&error);
     check_evaluation(&t, &error); // before the log is opened: bad data leaves no file behind
     if (t.done.step < o.steps) train(&t, &error);
-    else evaluate_only(&t, &error);
+    else evaluate_only(&t, exported, &error);
     if (o.trace != NULL) write_trace(&t, &error);
     if (exported && t.g.rank == 0) printf("exported    %s: is there already, from this run\n", o.export_to);
     if (o.export_to != NULL && !exported && !t.stopped) export_model(&t, &error);

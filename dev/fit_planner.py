@@ -117,7 +117,7 @@ def write(values):
         "# LoongTrain's cluster: nodes of 8 Ampere GPUs (as A100 80 GB) and 4 NICs. Kernel and network figures: fitted to its tables by",
         "# dev/fit_planner.py (which writes this file), so they describe LoongTrain's kernels; the rest is that of a100-4nic-datasheet.txt."
     ]
-    for line in open(os.path.join(ROOT, "clusters", START + ".txt"), encoding="utf-8").read().splitlines()[1:]:
+    for line in open(os.path.join(ROOT, "clusters", START + ".txt"), encoding="utf-8").read().splitlines()[2:]:
         key = line.split(" ")[0]
         if key in new:
             comment = re.sub(r"^.*?# \w+: ", "", line).split(";")[0]

@@ -145,7 +145,7 @@ for name in lock step-00000001 unfinished-step-00000001 damaged-1; do
     refuse "log named $name in --out" 2 "--log .*/out/$name: in the folder of --out, names such as this are those of states" \
         "${base[@]}" "${data[@]}" --out "$dir/out" --log "$dir/out/$name"
 done
-refuse 'export of a long name in a new --out' 2 '--export .*: its name is longer than 244 bytes' \
+refuse 'export of a long name in a new --out' 2 '--export .*: its name is longer than 241 bytes' \
     "${base[@]}" "${data[@]}" --out "$dir/out" --export "$dir/out/$(printf '%0250d' 0)"
 refuse 'more tokens than a step may have' 2 \
     '1073741824 sequences a step x --seq-len 1048576 is too large; a step may have at most 1099511627776 tokens' \

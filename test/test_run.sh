@@ -461,7 +461,7 @@ check 'nothing to train: evaluates, samples, logs' [ "$seen" = '0 2 2' ]
 
 rm -f "$dir/none.jsonl"
 long=$(printf '%0250d' 0)
-check 'an export whose name is too long is refused at once' ends_with 2 '^error: --export .*its name is longer than 244 bytes' \
+check 'an export whose name is too long is refused at once' ends_with 2 '^error: --export .*its name is longer than 241 bytes' \
     "$binary" "${model[@]}" --steps 1 --export "$dir/$long"
 check 'a log that cannot be written, too' ends_with 2 '^error: --log .*/no/such/log: cannot be written: No such file' \
     "$binary" "${model[@]}" --steps 1 --out "$dir/no_log" --log "$dir/no/such/log"

@@ -548,7 +548,7 @@ check 'an export of a state that has become damaged is in the way' \
     ends_with 2 '^error: --export .*/flipped-export: already exists, and the newest state that can be read is of step 1;' "${damaged[@]}"
 check 'nothing is trained then' bash -c "! grep -q '^step' '$dir/shown'"
 mkdir "$dir/held.unfinished"
-check 'an export that another run is writing' ends_with 2 '^error: --export .*/held: another run is writing it' \
+check 'an export that another run is writing, and may soon have written' ends_with 1 '^error: --export .*/held: another run is writing it' \
     flock "$dir/held.unfinished" "$binary" --model nano --from-scratch --steps 0 --threads 1 --export "$dir/held"
 check 'stays' [ -d "$dir/held.unfinished" -a ! -e "$dir/held" ]
 check 'and is made when that run has gone' "$binary" --model nano --from-scratch --steps 0 --threads 1 --export "$dir/held"
@@ -559,11 +559,10 @@ exports=("$binary" --model nano --from-scratch --steps 0 --threads 1 --export)
 job=$!
 until_shown '^step *1/' "$dir/late.out"
 mkdir "$dir"/late "$dir"/late-2.unfinished
-flock "$dir/late-2.unfinished" sleep 100 &
-kill_later=$!
+exec 9<"$dir/late-2.unfinished" && flock 9
 wait $job
 check 'a name that is taken while the run trains: status 2' [ $? -eq 2 ]
-kill $kill_later
+exec 9<&-
 check 'the model is beside it' grep -q "^error: --export .*/late: already exists by now; the model is in .*/late-3$" "$dir/late.out"
 check 'and whole' "$binary" --model "$dir/late-3" --dry-run
 check 'with nothing left of it' [ ! -e "$dir/late-3.unfinished" -a -z "$(ls "$dir/late")" ]
@@ -591,6 +590,27 @@ check 'an export whose name is not sure to be on disk: status 1' \
     ends_with 1 '^error: --export .*/parent/model: .*/parent: cannot be written' unsynced "$dir/parent" "${exports[@]}" "$dir/parent/model"
 check 'it has no name' [ ! -e "$dir/parent/model" ]
 check 'and the next attempt succeeds' "${exports[@]}" "$dir/parent/model"
+preload killed_beside <<'C' # the name is taken when the export begins, and the run killed while it writes the model beside it
+#include <signal.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+int mkdir(const char *path, mode_t mode) {
+    if (strstr(path, "beside-2.unfinished") != NULL) raise(SIGKILL);
+    return (int)syscall(SYS_mkdir, path, mode);
+}
+C
+beside=("$binary" "${early[@]:0:9}" --train-data "$dir/data.bin" --steps 300 --lr 1e-5 --out "$dir/beside-out" --resume
+    --export "$dir/beside")
+: >"$dir/beside.out"
+LD_PRELOAD="$dir/killed_beside.so" "${beside[@]}" >"$dir/beside.out" 2>&1 </dev/null &
+job=$!
+until_shown '^step *1/' "$dir/beside.out"
+mkdir "$dir/beside"
+wait $job 2>/dev/null
+check 'a run that is killed while it writes its model beside a name that was taken' [ $? -eq 137 ]
+check 'is not taken for one that has exported' ends_with 2 '^error: --export .*/beside: already exists' "${beside[@]}"
 check 'what a killed export left and cannot be removed: refused' ends_with 2 \
     '^error: --export .*/left: what a killed export has left in .*/left.unfinished cannot be removed' \
     unsynced "$dir/others" "${exports[@]}" "$dir/others/left"
