@@ -331,9 +331,24 @@ def chat_texts(render, messages, tools, written):
             texts.append((special.sub(lambda found: MARK + found[2] if found[2] else found[1] or "", whole[len(done) :]), learnt))
         done = whole
 
+    def prompts_unasked(chat):
+        """Whether the template writes the prompt of the next answer behind this chat: what it does behind the answer is the same when it is
+        asked for one, and gone when a user goes on. (Some do not know the word. Mistral's moves what is in front of an answer then.)"""
+        whole = render(chat, tools)
+        if whole != render(chat, tools, True):
+            return False
+        try:
+            later = render(chat + [{"role": "user", "content": "A"}], tools)
+        except ValueError:  # no user may speak here
+            return False
+        return later.startswith(done) and not later.startswith(whole)
+
     for i, message in enumerate(messages):
         if message["role"] == "assistant":
             add(render(messages[:i], tools, True), False)
+            if len(texts) == 1 and prompts_unasked(messages[: i + 1]):
+                raise ValueError("the chat template writes the prompt of an answer behind each chat, asked for or not: put that between "
+                                 "{% if add_generation_prompt %} and {% endif %} in chat_template.jinja")
             add(render(messages[: i + 1], tools), message.get("weight") != 0)
         for name, nothing in (("tool_calls", []), ("content", "")):
             if message.get("tool_calls") and str(message[name]).strip() and ignores(i, name, nothing):

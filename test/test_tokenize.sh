@@ -263,6 +263,24 @@ echo '{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}'
 check 'a template that changes what was said before' \
     ends_with 2 'messages.jsonl:1: not a JSON object with a chat in "messages" (see --help): the chat template changes earlier' \
     chats anew other "$dir/messages.jsonl"
+# Templates that do not know add_generation_prompt. Llama-3's first one: a prompt behind each chat, which would be learnt.
+for folder in always moves; do mkdir "$dir/$folder" && cp "$dir/chatty/"* "$dir/$folder"; done
+echo '{{ bos_token }}{% for m in messages %}[{{ m.role | upper }}]{{ m.content | trim }}*{% endfor %}[ASSISTANT]' \
+    >"$dir/always/chat_template.jinja"
+echo '{"messages": [{"role": "user", "content": "A"}, {"role": "assistant", "content": "B"}]}' >"$dir/one.jsonl"
+for chat in one messages; do
+    check "a template that writes a prompt behind each chat, $chat" ends_with 2 \
+        "$chat.jsonl:1: .*prompt of an answer behind each chat.*{% if add_generation_prompt %}" chats always other "$dir/$chat.jsonl"
+done
+# Mistral's: what the system says is in the last message of the user.
+printf '%s' "{% if messages[0].role == 'system' %}{% set s = messages[0].content %}{% set messages = messages[1:] %}{% endif %}" \
+    "{% set users = messages | selectattr('role', 'equalto', 'user') | list %}" \
+    "{{ bos_token }}{% for m in messages %}{% if m == users[-1] %}{{ s }}:{% endif %}{{ m.content }}" \
+    "{% if m.role == 'assistant' %}*{% endif %}{% endfor %}" >"$dir/moves/chat_template.jinja"
+echo '{"messages": [{"role": "system", "content": "S"}, {"role": "user", "content": "A"}, {"role": "assistant", "content": "B"}]}' \
+    >"$dir/line.jsonl"
+check 'one that writes none' chats moves moves "$dir/line.jsonl"
+check 'the answer is learnt' test "$(characters moves) $(od -An -v -tu1 "$dir/moves_000001.bin.mask" | tr -d ' ')" = '`S:AB*a 0000111'
 mkdir "$dir/older" && cp "$dir/tokenizer.json" "$dir/older"
 printf '%s' "{{ bos_token }}{% for m in messages %}[{{ m['role'] | upper }}]{% generation %}{{ m['content'] | trim }}*{% endgeneration %}" \
     "{% endfor %}{% if add_generation_prompt %}[ASSISTANT]{% endif %}" >"$dir/older/chat_template.jinja"
