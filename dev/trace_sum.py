@@ -5,6 +5,7 @@ trace covers, from its first event to the end of its last.
     python3 dev/trace_sum.py [--last] trace.json [trace.json.rank1 ...]
 
 --last: only what the GPU did in the last step, and how long it was idle (the first steps also choose algorithms and compile kernels).
+A step goes from the update of the one before it to its own; an evaluation or a sample between them is counted, too.
 
 The track "wait" is the exposed time of transfers; a track such as "kv_inner" has transfers from their start to the end of the wait, with
 what compute hides (docs/one_step.md, "Names of transfers"); the track "kernels" (CUDA) has all kernels, products and attention calls.
@@ -14,6 +15,11 @@ import collections
 import json
 import signal
 import sys
+
+
+def fail(text):
+    print(f"error: {text}", file=sys.stderr)
+    sys.exit(2)
 
 
 def main():
@@ -28,22 +34,24 @@ def main():
             with open(path) as f:
                 events = json.load(f)
         except OSError as e:
-            sys.exit(f"error: {path}: {e.strerror}")
+            fail(f"{path}: {e.strerror}")
         except ValueError:  # a run that was killed leaves an empty one
             events = None
         if not isinstance(events, list) or not all(isinstance(e, dict) for e in events):
-            sys.exit(f"error: {path}: not a trace of a run that has ended")
+            fail(f"{path}: not a trace of a run that has ended")
         tracks = {e["tid"]: e["args"]["name"] for e in events if e.get("ph") == "M" and e["name"] == "thread_name"}
         spans = [e for e in events if e.get("ph") == "X"]
         if not spans:
-            sys.exit(f"error: {path}: no events")
+            fail(f"{path}: no events")
         if last:
-            kernels = sorted((e for e in spans if tracks.get(e["tid"]) == "kernels"), key=lambda e: e["ts"])
-            adamw = ["adamw" in e["name"].lower() for e in kernels]
-            ends = [i + 1 for i in range(len(kernels)) if adamw[i] and not any(adamw[i + 1 : i + 40])]
-            spans = kernels[ends[-2] :] if len(ends) > 1 else kernels
+            # An update begins when the host has the gradient's norm: then the GPU has done all that came before, and nothing of the update.
+            updates = sorted(e["ts"] for e in spans if tracks.get(e["tid"]) == "compute" and e["name"] == "update")
+            spans = [e for e in spans if tracks.get(e["tid"]) == "kernels"]
             if not spans:
-                sys.exit(f"error: {path}: no kernels (the trace is not of a CUDA device)")
+                fail(f"{path}: no kernels (the trace is not of a CUDA device)")
+            spans = [e for e in spans if len(updates) > 1 and updates[-2] <= e["ts"] < updates[-1]]
+            if not spans:
+                fail(f"{path}: --last needs a trace of two updates or more (--steps 2), with kernels between them")
         whole = max(e["ts"] + e["dur"] for e in spans) - min(e["ts"] for e in spans)
         sums = collections.defaultdict(lambda: [0, 0.0])
         for e in spans:

@@ -399,6 +399,21 @@ times = [row['compute_ms'] for row in rows]
 assert all(t['mean'] <= t['slowest'] <= row['step_ms'] and t['rank'] in (0, 1) for t, row in zip(times, rows)), times
 assert 'kv_inner' in line and all(sum(row['exposed_ms'].values()) < row['step_ms'] for row in rows), line"
 
+# The last step of a trace of a GPU: from one update to the next, with 3 products of 10 ms; what came before and comes behind is none of it.
+cat >"$dir/kernels.py" <<'PY'
+import json, sys
+updates, products = ([int(n) for n in argument.split()] for argument in sys.argv[1:])
+names = [dict(ph="M", name="thread_name", tid=n, args=dict(name=name)) for n, name in enumerate(("compute", "kernels"))]
+events = [dict(ph="X", name="update", tid=0, ts=1e3 * t, dur=100) for t in updates]
+print(json.dumps(names + events + [dict(ph="X", name="product", tid=1, ts=1e3 * t, dur=1e4) for t in products]))
+PY
+last_step() { python3 dev/trace_sum.py --last "$dir/kernels.json"; }
+python3 "$dir/kernels.py" '50 100 150' '0 20 60 80 100 120 135 150 200 300' >"$dir/kernels.json"
+check 'the last step of a trace' ends_with 0 'kernels.json: 45.0 ms, 15.000 ms of it between kernels' last_step
+check 'its kernels' ends_with 0 '^ *product  *3 x  *30.000 ms  *66.67 %$' last_step
+python3 "$dir/kernels.py" 50 '0 20 60' >"$dir/kernels.json"
+check 'a trace that cannot be cut into steps' ends_with 2 '^error: .*kernels.json: --last needs a trace of two updates' last_step
+
 # A rank that computes longer than the others is named: rank 1, which is stopped most of the time, also where a sleep takes longer.
 stopped='(while kill -STOP $$; do sleep 0.15; kill -CONT $$; sleep 0.01; done) >/dev/null 2>&1 & exec "$@"'
 long=("$binary" "${model[@]}" --dp 2 --batch-size 8 --log "$dir/slow.jsonl" --steps)
