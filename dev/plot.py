@@ -5,7 +5,7 @@
     python3 dev/plot.py -o run.png run.jsonl other.jsonl  all of the above as a picture; needs matplotlib
 
 A line of a log is one JSON object with "step"; keys that are absent or null are left out of their plot. With several logs every
-plot shows all of them. A log that was resumed may repeat steps: the last line of a step counts.
+plot shows all of them. A run that is resumed goes on from a state: what its log has of later steps was given up, and does not count.
 """
 import argparse
 import json
@@ -46,9 +46,10 @@ def flat(value, name):
         yield from flat(part, f"{name}/{key}") if isinstance(part, dict) else [(f"{name}/{key}", part)]
 
 
-def read_log(path):
-    """{key: [(step, value), ...]} in order of steps; an object becomes one series per member: "comm_bytes/KIND", "val_loss/SET"."""
-    values, skipped = {}, []
+def entries(path):
+    """The lines of a log that tell of steps, without those that were given up, as a later run went on from a state before them, and those
+    of runs that only evaluate (--steps 0) behind one that trains: their step is that of the model, which may be another one."""
+    kept, skipped, trains, counts = [], [], False, True
     with open(path, encoding="utf-8", errors="replace") as f:
         for line_number, line in enumerate(f, 1):
             if not line.strip():
@@ -58,15 +59,30 @@ def read_log(path):
             except json.JSONDecodeError:
                 skipped.append(line_number)  # a killed run may end within a line
                 continue
-            if not isinstance(entry, dict) or not number(entry.get("step")):
+            if not isinstance(entry, dict):
                 continue
-            for key, factor in ((q[0], q[2]) for q in QUANTITIES):
-                value = entry.get(key)
-                for name, part in (flat(value, key) if isinstance(value, dict) else [(key, value)]):
-                    if number(part):
-                        values.setdefault(name, {})[entry["step"]] = part * factor
+            if isinstance(entry.get("run"), dict):  # a run begins
+                done, evaluates = entry["run"].get("steps_done"), (entry["run"].get("options") or {}).get("steps") == "0"
+                trains = trains or not evaluates
+                counts = not evaluates or not trains
+                if not evaluates and number(done):
+                    kept = [earlier for earlier in kept if earlier["step"] <= done]
+            elif counts and number(entry.get("step")):
+                kept.append(entry)
     if skipped:
         print(f"{path}:{skipped[0]}: not JSON, skipped" + (f", and {len(skipped) - 1} more" if len(skipped) > 1 else ""), file=sys.stderr)
+    return kept
+
+
+def read_log(path):
+    """{key: [(step, value), ...]} in order of steps; an object becomes one series per member: "comm_bytes/KIND", "val_loss/SET"."""
+    values = {}
+    for entry in entries(path):
+        for key, factor in ((q[0], q[2]) for q in QUANTITIES):
+            value = entry.get(key)
+            for name, part in (flat(value, key) if isinstance(value, dict) else [(key, value)]):
+                if number(part):
+                    values.setdefault(name, {})[entry["step"]] = part * factor
     return {key: sorted(points.items()) for key, points in values.items()}
 
 

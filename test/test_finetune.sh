@@ -90,7 +90,7 @@ theta = c.get("rope_theta") or c["rope_parameters"]["rope_theta"]
 assert c["max_position_embeddings"] >= 512 and theta == 2e6 and json.load(open(run + "model/tokenizer.json"))["model"]["type"] == "BPE", c
 PY
 # The commands of docs/troubleshooting.md about a log.
-sed -n 's/^      \(python3 -c .*\)/\1/p' docs/troubleshooting.md | sed "s|'LOG'|'$dir/run/log.jsonl'|" >"$dir/about_logs"
+sed -n 's/^      \(.*python3 -c .*\)/\1/p' docs/troubleshooting.md | sed "s|'LOG'|'$dir/run/log.jsonl'|" >"$dir/about_logs"
 slow() {
     command python3 -c "
 import ast, sys

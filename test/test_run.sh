@@ -371,6 +371,26 @@ check 'a step that is no number is not in the plot' ends_with 0 'loss: 2.5 at st
 printf '{"step":\nnone\n' >>"$dir/odd.jsonl"
 check 'nor lines that are no JSON, which take one to say' ends_with 0 'odd.jsonl:4: not JSON, skipped, and 1 more' \
     python3 dev/plot.py --terminal "$dir/odd.jsonl"
+# A run to step 40; one that goes on from step 20 to 25, on another branch; evaluations of models of steps 0 and 30.
+python3 - >"$dir/branch.jsonl" <<'PY'
+import json
+for first, last, loss in (0, 40, 4), (0, 0, 9), (20, 25, 3), (30, 30, 9):
+    print(json.dumps(dict(run=dict(steps_done=first, options=dict(steps=str(last) if last > first else "0")))))
+    for step in range(first + (last > first), last + 1):
+        print(json.dumps(dict(step=step, loss=loss) if last > first else dict(step=step, val_loss=loss)))
+        if step % 10 == 0 or step == last: print(json.dumps(dict(step=step, val_loss=loss)))
+PY
+check 'a run that was resumed ends where it ended' ends_with 0 'loss: 4 at step 1, 3 at step 25$' \
+    python3 dev/plot.py --terminal "$dir/branch.jsonl"
+check 'its validation, too, without what evaluates other models' ends_with 0 'validation loss: 4 at step 10, 3 at step 25$' \
+    python3 dev/plot.py --terminal "$dir/branch.jsonl"
+check 'the lines that count' bash -c "PYTHONPATH=dev python3 -c \"
+import plot
+kept = plot.entries('$dir/branch.jsonl')
+assert [e['step'] for e in kept if 'loss' in e] == list(range(1, 26)), kept
+assert [(e['step'], e['val_loss']) for e in kept if 'val_loss' in e] == [(10, 4), (20, 4), (25, 3)], kept\""
+tail -2 "$dir/branch.jsonl" >"$dir/alone.jsonl"
+check 'an evaluation alone' ends_with 0 'validation loss: 9 at step 30, ' python3 dev/plot.py --terminal "$dir/alone.jsonl"
 
 # Trace: valid JSON with the events of compute and of transfers; waits are the ends of transfers, and times are those of the log.
 mpirun -np 2 "$binary" "${model[@]}" --cp 2 --steps 4 --trace "$dir/trace.json" --log "$dir/traced.jsonl" >"$dir/traced.out" 2>&1
