@@ -262,18 +262,20 @@ def chat_template(folder):
         return json.load(open(path, encoding="utf-8")) if os.path.isfile(path) else {}
 
     def render(messages, tools, prompt=False):
+        template = templates["tool_use" if tools is not None and "tool_use" in templates else "default"]
         try:
             return template.render(messages=messages, tools=tools, add_generation_prompt=prompt, **special)
         except Exception as e:  # a template is a program
             raise ValueError(f"the chat template says: {e}")
 
-    own = os.path.join(folder, "chat_template.jinja")
     try:
         settings = {**read("special_tokens_map.json"), **read("tokenizer_config.json")}  # older folders have special tokens in the first
-        source = open(own, encoding="utf-8").read() if os.path.isfile(own) else settings.get("chat_template")
-        if isinstance(source, list):  # several, by name
-            source = {item["name"]: item["template"] for item in source}.get("default")
-        if source is None:
+        sources = settings.get("chat_template")  # one, or several by name: as in transformers, "tool_use" is for chats with tools
+        sources = {item["name"]: item["template"] for item in sources} if isinstance(sources, list) else {"default": sources}
+        for name, path in ("default", "chat_template.jinja"), ("tool_use", "additional_chat_templates/tool_use.jinja"):
+            if os.path.isfile(os.path.join(folder, path)):
+                sources[name] = open(os.path.join(folder, path), encoding="utf-8").read()
+        if sources.get("default") is None:
             fail(f"{folder}: no chat template in chat_template.jinja or tokenizer_config.json")
         # A template that writes a special token that is unknown fails.
         special = {name: settings.get(name, StrictUndefined(name=name)) for name in ("bos_token", "eos_token")}
@@ -282,7 +284,7 @@ def chat_template(folder):
                                                     extensions=["jinja2.ext.loopcontrols", Generation])
         environment.globals["raise_exception"] = raise_exception
         environment.filters["tojson"] = lambda value, **options: json.dumps(value, **{"ensure_ascii": False, **options})
-        template = environment.from_string(source)
+        templates = {name: environment.from_string(sources[name]) for name in ("default", "tool_use") if name in sources}
     except (AttributeError, KeyError, OSError, TypeError, ValueError, TemplateError) as e:
         fail(f"{folder}: the chat template cannot be read: {e}")
     return render
@@ -316,10 +318,10 @@ def chat_texts(render, messages, tools, written):
     special = re.compile(f"{QUOTE}({written.pattern}){QUOTE}|{QUOTE}|({written.pattern})")
     texts, done = [], ""
 
-    def ignores(i, name, nothing):
-        """Whether the template makes the same text of message i with nothing in place of this part of it."""
+    def same(chat, *less):
+        """Whether the template makes the same text of this chat and of less: of another one, and its tools."""
         try:
-            return render(messages[:i] + [{**messages[i], name: nothing}], tools) == render(messages[: i + 1], tools)
+            return render(chat, tools) == render(*less)
         except ValueError:  # it is missed
             return False
 
@@ -351,12 +353,13 @@ def chat_texts(render, messages, tools, written):
                                  "{% if add_generation_prompt %} and {% endif %} in chat_template.jinja")
             add(render(messages[: i + 1], tools), message.get("weight") != 0)
         for name, nothing in (("tool_calls", []), ("content", "")):
-            if message.get("tool_calls") and str(message[name]).strip() and ignores(i, name, nothing):
+            less = messages[:i] + [{**message, name: nothing}]
+            if message.get("tool_calls") and str(message[name]).strip() and same(messages[: i + 1], less, tools):
                 raise ValueError(f"the chat template makes nothing of {name} in message {i + 1}")
     if not any(learnt for _, learnt in texts):
         raise ValueError("no message of the assistant is there to be learnt")
     add(render(messages, tools), False)
-    if tools is not None and done == render(messages, None):
+    if tools is not None and same(messages, messages, []):
         raise ValueError("the chat template makes nothing of the tools")
     return texts
 

@@ -339,6 +339,30 @@ for ((i = 0; i < ${#said[@]}; i++)); do printf "%${#said[i]}s" '' | tr ' ' "\\$(
 check 'tools' chats tools tools "$dir/tools.jsonl"
 check 'are what the template says' cmp <(characters tools) "$dir/said"
 check 'and calls are learnt, messages of weight 0 are not' cmp "$dir/tools_000001.bin.mask" "$dir/said.mask"
+# A template for chats with tools, and one for the others: in two files, or in a list.
+cp -r "$dir/tools" "$dir/uses" && mkdir "$dir/uses/additional_chat_templates"
+mv "$dir/uses/chat_template.jinja" "$dir/uses/additional_chat_templates/tool_use.jinja"
+cp -r "$dir/uses" "$dir/lists" && rm -r "$dir/lists/additional_chat_templates"
+$python - "$dir" <<'PY'
+import json, sys
+folder = sys.argv[1]
+settings = json.load(open(folder + "/uses/tokenizer_config.json"))
+templates = dict(tool_use=open(folder + "/uses/additional_chat_templates/tool_use.jinja").read(), default=settings["chat_template"])
+settings["chat_template"] = [dict(name=name, template=template) for name, template in templates.items()]
+json.dump(settings, open(folder + "/lists/tokenizer_config.json", "w"))
+PY
+{ head -1 "$dir/tools.jsonl" && tail -1 "$dir/messages.jsonl"; } >"$dir/with_tools.jsonl"
+for folder in uses lists; do
+    check "a template for chats with tools, $folder" chats $folder $folder "$dir/with_tools.jsonl"
+    check "is for these, $folder" test "$(characters $folder)" = \
+        '`[TOOL]F*[USER]A*[ASSISTANT]F(1)*[TOOL]B*[ASSISTANT]C*a`[USER]A*[ASSISTANT]B*[USER]C*a'
+done
+printf '%s' "{{ bos_token }}{% for m in messages %}[{{ m['role'] | upper }}]{{ m['content'] }}*{% endfor %}" \
+    "{% if add_generation_prompt %}[ASSISTANT]{% endif %}" >"$dir/uses/additional_chat_templates/tool_use.jinja"
+echo '{"tools": [{"function": {"name": "F"}}], "messages": [{"role": "user", "content": " A"}, {"role": "assistant", "content": "B"}]}' \
+    >"$dir/line.jsonl"
+check 'that must make something of the tools' ends_with 2 'the chat template makes nothing of the tools$' \
+    chats uses other "$dir/line.jsonl"
 cp -r "$dir/written" "$dir/keys"
 printf '%s' "{% for m in messages %}{% for c in m.tool_calls or [] %}{% for k, v in c.function.arguments.items() %}{{ k }}={{ v }}" \
     "{% endfor %}{% endfor %}*{% endfor %}" >"$dir/keys/chat_template.jinja"
