@@ -235,6 +235,17 @@ def pieces(texts, learnt=None):
         yield *waiting, True
 
 
+class TemplateFailed(ValueError):
+    pass
+
+
+class Arguments(dict):
+    """Those of a call that were JSON in a text. Where a template writes them as a text, it would write Python's notation."""
+
+    def __str__(self):
+        raise TypeError("it writes the arguments of a call as a text")
+
+
 def chat_template(folder):
     """The chat template of a Hugging Face folder: a function of messages, tools (None: none), and whether the prompt for an answer follows.
     A date in it is its default."""
@@ -266,7 +277,7 @@ def chat_template(folder):
         try:
             return template.render(messages=messages, tools=tools, add_generation_prompt=prompt, **special)
         except Exception as e:  # a template is a program
-            raise ValueError(f"the chat template says: {e}")
+            raise TemplateFailed(f"the chat template says: {e}")
 
     try:
         settings = {**read("special_tokens_map.json"), **read("tokenizer_config.json")}  # older folders have special tokens in the first
@@ -290,10 +301,11 @@ def chat_template(folder):
     return render
 
 
-def chat_texts(render, messages, tools, written):
+def chat_texts(render, messages, tools, written, parse):
     """Messages, and the tools that they may use (None: none) -> [(text, learnt)]. Learnt is what the template makes of a message of the
     assistant, behind the prompt that the messages before it make. `written` finds special tokens: those that the template writes have MARK
-    before them, and what the messages and tools have written in them has not."""
+    before them, and what the messages and tools have written in them has not. parse: arguments of calls that are JSON in a text become an
+    object."""
     if not isinstance(messages, list) or not all(isinstance(message, dict) and "role" in message for message in messages):
         raise ValueError("it holds no list of messages with roles")
     tools = (json.loads(tools or "null") if isinstance(tools, str) else tools) or None
@@ -301,10 +313,12 @@ def chat_texts(render, messages, tools, written):
                 for message in messages]  # null, and no calls: as if not there (Llama-3.1's template wants one call where this is)
     for i, message in enumerate(messages, 1):
         calls = message.get("tool_calls", [])
-        for call in calls:  # templates take the arguments as an object, and would quote JSON in a text once more
+        for call in calls:
             function = call.get("function", call)
             if isinstance(function.get("arguments"), str):
-                function["arguments"] = json.loads(function["arguments"] or "{}")
+                arguments = json.loads(function["arguments"] or "{}")
+                if parse:
+                    function["arguments"] = Arguments(arguments) if isinstance(arguments, dict) else arguments
         if calls:
             message.setdefault("content", "")
         # Templates make Python's notation of what is no text, such as a list of parts.
@@ -385,7 +399,8 @@ def quoted(value, written):
     if isinstance(value, list):
         return [quoted(item, written) for item in value]
     if isinstance(value, dict):
-        return {name if name.isidentifier() else quoted(name, written): quoted(item, written) for name, item in value.items()}
+        items = value.items()
+        return type(value)({name if name.isidentifier() else quoted(name, written): quoted(item, written) for name, item in items})
     return value
 
 
@@ -393,7 +408,14 @@ def text_of(line, fields, render, written):
     """A JSON line -> (text, learnt), as in pieces. ValueError, KeyError, ... if it is no such line."""
     item = json.loads(line)
     if render is not None:
-        texts = chat_texts(render, item[fields[0]], item.get("tools"), written)
+        try:  # most templates take arguments of calls as an object, and would quote JSON in a text once more
+            texts = chat_texts(render, item[fields[0]], item.get("tools"), written, True)
+        except TemplateFailed as e:  # others only as a text: Functionary's
+            item = json.loads(line)
+            try:
+                texts = chat_texts(render, item[fields[0]], item.get("tools"), written, False)
+            except ValueError:
+                raise e from None
     else:
         texts = [(item[field], i == len(fields) - 1) for i, field in enumerate(fields)]
     text = "".join(text for text, _ in texts)

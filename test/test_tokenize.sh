@@ -339,6 +339,15 @@ for ((i = 0; i < ${#said[@]}; i++)); do printf "%${#said[i]}s" '' | tr ' ' "\\$(
 check 'tools' chats tools tools "$dir/tools.jsonl"
 check 'are what the template says' cmp <(characters tools) "$dir/said"
 check 'and calls are learnt, messages of weight 0 are not' cmp "$dir/tools_000001.bin.mask" "$dir/said.mask"
+# Templates that write arguments as a text: as it was.
+printf "$tools" '[{"function": {"name": "F"}}]' '"{\"X\":  1}"' 1 >"$dir/as_text.jsonl"
+for sign in + '~'; do
+    mkdir "$dir/text$sign" && cp "$dir/tools/"* "$dir/text$sign"
+    sed "s/{{ c.function.name }}(.*) }})/{{ c.function.name + '(' $sign c.function.arguments $sign ')' }}/" \
+        "$dir/tools/chat_template.jinja" >"$dir/text$sign/chat_template.jinja"
+    check "a template that takes arguments as a text, $sign" chats text$sign text$sign "$dir/as_text.jsonl"
+    check "gets the text, $sign" test "$(characters text$sign)" = '`[TOOL]F*[USER]A*[ASSISTANT]F("X":  1)*[TOOL]B*[ASSISTANT]C*a'
+done
 # A template for chats with tools, and one for the others: in two files, or in a list.
 cp -r "$dir/tools" "$dir/uses" && mkdir "$dir/uses/additional_chat_templates"
 mv "$dir/uses/chat_template.jinja" "$dir/uses/additional_chat_templates/tool_use.jinja"
