@@ -268,6 +268,10 @@ def chat_template(folder):
     def raise_exception(text):
         raise TemplateError(text)
 
+    def to_json(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False):  # as in transformers
+        text = json.dumps(value, ensure_ascii=False, indent=indent, separators=separators, sort_keys=sort_keys)
+        return re.sub(f"[^\0-\x7f{QUOTE}]", lambda found: json.dumps(found[0])[1:-1], text) if ensure_ascii else text  # QUOTEs stay
+
     def read(name):
         path = os.path.join(folder, name)
         return json.load(open(path, encoding="utf-8")) if os.path.isfile(path) else {}
@@ -294,7 +298,7 @@ def chat_template(folder):
         environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True,
                                                     extensions=["jinja2.ext.loopcontrols", Generation])
         environment.globals["raise_exception"] = raise_exception
-        environment.filters["tojson"] = lambda value, **options: json.dumps(value, **{"ensure_ascii": False, **options})
+        environment.filters["tojson"] = to_json
         templates = {name: environment.from_string(sources[name]) for name in ("default", "tool_use") if name in sources}
     except (AttributeError, KeyError, OSError, TypeError, ValueError, TemplateError) as e:
         fail(f"{folder}: the chat template cannot be read: {e}")

@@ -255,6 +255,11 @@ check 'character by character' test "$(characters said)" = '`[USER]A<BEGIN>*[ASS
 check 'and learnt as such' test "$(od -An -v -tu1 -w100 "$dir/said_000001.bin.mask" | tr -d ' ')" = "$(printf '%027d' 0)1111111"
 check 'or these tokens' upper meant --chat messages --tokenizer "$dir/written" --special-tokens "$dir/written.jsonl"
 check 'if so asked' test "$(characters meant)" = '`[USER]A`*[ASSISTANT]a*a'
+cp -r "$dir/written" "$dir/ascii"
+echo '{% for m in messages %}{{ m.content | tojson(ensure_ascii=true) | upper }}*{% endfor %}' >"$dir/ascii/chat_template.jinja"
+echo '{"messages": [{"role": "user", "content": "\u00e9<END>\ud83d\ude00"}, {"role": "assistant", "content": "A"}]}' >"$dir/line.jsonl"
+check 'also where the template escapes letters' upper ascii --chat messages --tokenizer "$dir/ascii" "$dir/line.jsonl"
+check 'all others' test "$(characters ascii)" = '`"\U00E9<END>\UD83D\UDE00"*"A"*a'
 for folder in own anew wrong; do mkdir "$dir/$folder" && cp "$dir/chatty/"* "$dir/$folder"; done
 printf '%s' "${template//'*'/+}" >"$dir/own/chat_template.jinja"
 check 'a template in a file of its own' chats own own "$dir/messages.jsonl"
