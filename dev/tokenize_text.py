@@ -618,7 +618,8 @@ def main():
     parser.add_argument("--sequence", type=number, metavar="N",
                         help="samples of N tokens (--seq-len, such as 128K) that cut no document which fits one")
     parser.add_argument("--shard-tokens", type=number, default=100_000_000, metavar="N", help="tokens per file [100000000]")
-    parser.add_argument("--processes", type=int, default=os.cpu_count(), metavar="N", help="[number of cores]")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()  # a batch job has some of a machine's
+    parser.add_argument("--processes", type=int, default=cores, metavar="N", help="[the cores that this process may use]")
     args = parser.parse_args()
     if not 1 <= args.shard_tokens < 1 << 31 or args.processes < 1:
         parser.error("--shard-tokens must be from 1 to 2147483647, and --processes 1 or more")

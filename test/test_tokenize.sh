@@ -196,6 +196,20 @@ PY
 check 'a tokenizer that ends documents itself' \
     $python dev/tokenize_text.py --tokenizer "$dir/both.json" --out "$dir/both" --end '<end>' "${pairs[@]}" "$dir/pairs.jsonl"
 check 'does so once, behind the completion' cmp "$dir/both_000001.bin" "$dir/pairs1_000001.bin"
+# As many processes as cores that it may use, on machines with two or more.
+on_one_core() {
+    taskset -c "$(taskset -cp $$ | grep -oE '[0-9]+' | tail -1)" $python - "$dir" <<'PY'
+import concurrent.futures, sys
+sys.path.insert(0, "dev")
+import tokenize_text
+def count(processes, **_): sys.exit(f"processes: {processes}")
+concurrent.futures.ProcessPoolExecutor = count
+folder = sys.argv[1]
+sys.argv[1:] = ["--tokenizer", folder + "/tokenizer.json", "--out", folder + "/cores", folder + "/odd.txt"]
+tokenize_text.main()
+PY
+}
+check 'a process on one core starts one more' ends_with 1 '^processes: 1$' on_one_core
 processes() { pgrep -g $job -f '^[^ ]*python[^ ]* '; } # the first one, and those that it starts: timeout has made a group of them
 kill_one() { # head (the first) or tail (the last), once they have written
     timeout -k 5 60 $python dev/tokenize_text.py --tokenizer "$dir/tokenizer.json" --out "$dir/killed" --processes 2 \
