@@ -159,7 +159,8 @@ def use(path, end, special, chats):
 
 def start(*what):
     """Begins a process that uses this."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process ends the others
+    for ended in signal.SIGINT, signal.SIGHUP:  # the first process ends the others
+        signal.signal(ended, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     first = multiprocessing.parent_process()
     threading.Thread(target=lambda: (first.join(), os._exit(1)), daemon=True).start()  # and if it is killed, they end, too
@@ -686,7 +687,9 @@ def main():
             shown = seconds
             print(f"{read / 1e6:.1f} MB of text, {tokens / 1e6:.2f} M tokens, {read / 1e6 / seconds:.1f} MB/s", file=sys.stderr, flush=True)
 
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that what was written is removed
+    for ended in signal.SIGTERM, signal.SIGHUP:  # so that what was written is removed
+        if signal.getsignal(ended) != signal.SIG_IGN:  # nohup
+            signal.signal(ended, lambda number, _: sys.exit(128 + number))
     pool = concurrent.futures.ProcessPoolExecutor(args.processes, initializer=start,
                                                   initargs=(path, end, args.special_tokens, args.chat is not None))
     with Shards(args.out, width, args.shard_tokens // length * length, masked) as shards:
