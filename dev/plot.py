@@ -243,7 +243,8 @@ def plot_picture(paths, logs, keys, args):
 
 def main():
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # its output may go to head
-    sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be no text, or not in the terminal's encoding
+    if hasattr(sys.stdout, "reconfigure"):  # from Python 3.7 on: names of files may be no text, or not in the terminal's encoding
+        sys.stdout.reconfigure(errors="backslashreplace")
     keys = [q[0] for q in QUANTITIES]
     parser = argparse.ArgumentParser(description="Plots logs of train_llama.", usage="plot.py [OPTION ...] FILE.jsonl ..., or --help")
     parser.add_argument("logs", nargs="+", metavar="FILE.jsonl")

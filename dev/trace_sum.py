@@ -24,7 +24,8 @@ def fail(text):
 
 def main():
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # its output may go to head
-    sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be no text, or not in the terminal's encoding
+    if hasattr(sys.stdout, "reconfigure"):  # from Python 3.7 on: names of files may be no text, or not in the terminal's encoding
+        sys.stdout.reconfigure(errors="backslashreplace")
     last = sys.argv[1:2] == ["--last"]
     paths = sys.argv[1 + last:]
     if not paths or paths[0].startswith("-"):

@@ -366,6 +366,16 @@ check 'and its head, without a complaint' \
     bash -c "python3 dev/plot.py --terminal --height 4000 '$dir/mix4.jsonl' 2>'$dir/plot.err' | head -1; [ ! -s '$dir/plot.err' ]"
 cp "$dir/mix4.jsonl" "$dir/l"$'\344'"uft.jsonl" # no UTF-8
 check 'a log whose name is no text' ends_with 0 'l.udce4uft.jsonl loss: ' python3 dev/plot.py --terminal "$dir/l"$'\344'"uft.jsonl"
+old_python() { # tool argument...: with an output as Python 3.6 has it
+    python3 - "$@" <<'PY'
+import io, runpy, sys
+class Output(io.TextIOBase):
+    encoding, write, flush = "UTF-8", sys.stdout.write, sys.stdout.flush
+sys.stdout, sys.argv = Output(), sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+PY
+}
+check 'an old Python plots' ends_with 0 'loss: 2.5 at step 4, 2 at step 5' old_python dev/plot.py --terminal "$dir/odd.jsonl"
 check 'a step that is no number is not in the plot' ends_with 0 'loss: 2.5 at step 4, 2 at step 5' \
     python3 dev/plot.py --terminal "$dir/odd.jsonl"
 printf '{"step":\nnone\n' >>"$dir/odd.jsonl"
@@ -431,6 +441,7 @@ last_step() { python3 dev/trace_sum.py --last "$dir/kernels.json"; }
 python3 "$dir/kernels.py" '50 100 150' '0 20 60 80 100 120 135 150 200 300' >"$dir/kernels.json"
 check 'the last step of a trace' ends_with 0 'kernels.json: 45.0 ms, 15.000 ms of it between kernels' last_step
 check 'its kernels' ends_with 0 '^ *product  *3 x  *30.000 ms  *66.67 %$' last_step
+check 'an old Python sums' ends_with 0 '^ *product  *10 x  *100.000 ms ' old_python dev/trace_sum.py "$dir/kernels.json"
 python3 "$dir/kernels.py" 50 '0 20 60' >"$dir/kernels.json"
 check 'a trace that cannot be cut into steps' ends_with 2 '^error: .*kernels.json: --last needs a trace of two updates' last_step
 
