@@ -34,7 +34,7 @@ filled with the token that separates documents, and masks say that it is not lea
     python3 dev/tokenize_text.py --tokenizer LLAMA_FOLDER --ids 'Once upon a time'
 
 Prints the tokens of a text in the form that --sample-prompt accepts; special tokens that are written in it are these tokens.
-Packages: pip install tokenizers, for --chat also jinja2
+Python 3.8 or newer; packages: pip install tokenizers, for --chat also jinja2
 """
 import argparse
 import array
@@ -391,7 +391,7 @@ def number(text):
 
 
 def is_lines(path):
-    return path.lower().removesuffix(".gz").endswith((".jsonl", ".ndjson"))
+    return path.lower().endswith((".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz"))
 
 
 def quoted(value, written):
@@ -633,7 +633,7 @@ def main():
     for path in args.files:
         if not os.path.isfile(path):
             parser.error(f"{path}: {'is not a file (of a folder, give the files: DIR/*.txt)' if os.path.exists(path) else 'no such file'}")
-        if path.lower().removesuffix(".gz").endswith(".json"):
+        if path.lower().endswith((".json", ".json.gz")):
             parser.error(f"{path}: is not read as plain text; JSON lines are .jsonl")
         if (args.prompt or args.chat) is not None and not is_lines(path):
             what = "--chat is a field" if args.chat else "--prompt and --completion are fields"
@@ -709,7 +709,9 @@ def main():
                 raise
             fail(f"{path}: the tokenizer says: {e}")
         finally:
-            pool.shutdown(cancel_futures=True)
+            for future in waiting:
+                future.cancel()
+            pool.shutdown()
         samples.close()
         if tokens == 0:
             fail("the input files contain no text")
