@@ -687,12 +687,19 @@ def main():
             shown = seconds
             print(f"{read / 1e6:.1f} MB of text, {tokens / 1e6:.2f} M tokens, {read / 1e6 / seconds:.1f} MB/s", file=sys.stderr, flush=True)
 
-    for ended in signal.SIGTERM, signal.SIGHUP:  # so that what was written is removed
-        if signal.getsignal(ended) != signal.SIG_IGN:  # nohup
-            signal.signal(ended, lambda number, _: sys.exit(128 + number))
     pool = concurrent.futures.ProcessPoolExecutor(args.processes, initializer=start,
                                                   initargs=(path, end, args.special_tokens, args.chat is not None))
+
+    def stop(number, _):  # at once: waiting for the other processes can be disturbed by a second signal, and they end with this one
+        for ended in signal.SIGTERM, signal.SIGHUP:
+            signal.signal(ended, signal.SIG_IGN)
+        shards.__exit__(SystemExit)
+        os._exit(128 + number)
+
     with Shards(args.out, width, args.shard_tokens // length * length, masked) as shards:
+        for ended in signal.SIGTERM, signal.SIGHUP:
+            if signal.getsignal(ended) != signal.SIG_IGN:  # nohup
+                signal.signal(ended, stop)
         threading.Thread(target=watch, args=(pool, shards), daemon=True).start()
         samples = shards if args.sequence is None else Samples(shards, length, begin, begin if end is None else end)
         try:
