@@ -69,6 +69,7 @@ tokenizer = None  # each process has its own, and what follows
 before = after = None  # the tokens around a document
 end_token = None
 written = None  # finds special tokens in a text
+fields = render = place = None  # of JSON lines, see `use`
 marked = {}  # in chats: tokens whose names begin with MARK -> the special tokens that they stand for
 known_characters, lost_characters = set(), set()  # those that have tokens, and those that have none
 
@@ -144,11 +145,13 @@ def cut_places(tokenizer):
     return re.compile("|".join(place for place in CUT_PLACES if not any(re.search(place, token) for token in tokens)) or "(?!)")
 
 
-def use(path, end, special, chats):
+def use(path, end, special, chats=False, names=(), places=None):
     """Loads the tokenizer that `encode` uses. end: the token after each document, or None. special: special tokens that are written in the
-    texts are these tokens; chats: those with MARK before them are."""
-    global tokenizer, before, after, end_token, written, marked
-    tokenizer, end_token = load(path), end
+    texts are these tokens. names: the field of JSON lines that holds a text, or those of a prompt and a completion, or, of chats, that of
+    messages. places: where their texts may be cut."""
+    global tokenizer, before, after, end_token, written, marked, fields, render, place
+    tokenizer, end_token, fields, place = load(path), end, names, places
+    render = chat_template(os.path.dirname(path)) if chats else None
     before, after = around(tokenizer)
     if end is not None and after[-1:] != [end]:
         after.append(end)
@@ -179,10 +182,11 @@ def lost(text):
 
 
 def encode(batch):
-    """batch: [a piece, as in pieces] -> (token ids as bytes of uint32, their mask, bytes of text, Counter of the tokens "end" and "begin"
-    inside the texts, of "special" ones that are written there and are text, and of characters without a token, where documents end)"""
+    """batch: [what `documents` yields] -> (token ids as bytes of uint32, their mask, bytes of text, Counter of the tokens "end" and "begin"
+    inside the texts, of "special" ones that are written there and are text, of characters without a token, and of "empty" documents, where
+    documents end)"""
     ids, mask, counts, stops, size = array.array("I"), bytearray(), collections.Counter(), [], 0
-    for context, text, learnt, last in batch:
+    for context, text, learnt, last in batch_pieces(batch, counts):
         encoded = tokenizer.encode(context + text, add_special_tokens=False)
         piece = encoded.ids[len(tokenizer.encode(context, add_special_tokens=False).ids) if context else 0 :]
         piece = [marked.get(token, token) for token in piece] if marked else piece
@@ -409,16 +413,17 @@ def quoted(value, written):
     return value
 
 
-def text_of(line, fields, render, written):
+def text_of(line):
     """A JSON line -> (text, learnt), as in pieces. ValueError, KeyError, ... if it is no such line."""
     item = json.loads(line)
     if render is not None:
+        quotes = written if tokenizer.encode_special_tokens else re.compile("(?!)")
         try:  # most templates take arguments of calls as an object, and would quote JSON in a text once more
-            texts = chat_texts(render, item[fields[0]], item.get("tools"), written, True)
+            texts = chat_texts(render, item[fields[0]], item.get("tools"), quotes, True)
         except TemplateFailed as e:  # others only as a text: Functionary's
             item = json.loads(line)
             try:
-                texts = chat_texts(render, item[fields[0]], item.get("tools"), written, False)
+                texts = chat_texts(render, item[fields[0]], item.get("tools"), quotes, False)
             except ValueError:
                 raise e from None
     else:
@@ -430,34 +435,44 @@ def text_of(line, fields, render, written):
     return text, b"".join(bytes([learnt]) * len(text) for text, learnt in texts) + bytes([texts[-1][1]])
 
 
-def documents(paths, fields, render, written, place, counts):
-    """The pieces of all documents. fields: the field of a text, or those of a prompt and a completion; or, in chats, that of messages.
-    written: finds special tokens that are text in chats. place: where documents may be cut. Counts documents without text, "empty"."""
+class BadLine(Exception):
+    pass
+
+
+def batch_pieces(batch, counts):
+    """The pieces of what `documents` yields. JSON lines are read here, so that many processes do. Counts those without text, "empty"."""
+    for item in batch:
+        if len(item) == 4:
+            yield item
+            continue
+        path, line, number = item
+        try:
+            text, learnt = text_of(line)
+        except (AttributeError, ValueError, KeyError, TypeError, RecursionError) as e:
+            names = '" and "'.join(fields)
+            holds = "a text" if render is None else "a chat"
+            why = f": {e}" if render is not None and isinstance(e, ValueError) else ""
+            raise BadLine(f'{path}:{number}: not a JSON object with {holds} in "{names}" (see --help){why}') from None
+        if text or learnt is not None:
+            yield from pieces(cut(io.StringIO(text), place) if text else [""], learnt)
+        else:
+            counts["empty"] += 1
+
+
+def documents(paths, place, counts):
+    """The pieces of .txt files, and (path, line, number) of JSON lines. Counts files without text, "empty"."""
     for path in paths:
         opener = gzip.open if path.lower().endswith(".gz") else open
         with opener(path, "rt", encoding="utf-8-sig", errors="strict", newline="" if not is_lines(path) else "\n") as f:
             try:
-                if not is_lines(path):
-                    has_text = False
-                    for piece in pieces(cut(f, place)):
-                        has_text = True
-                        yield piece
-                    counts["empty"] += not has_text
+                if is_lines(path):
+                    yield from ((path, line, number) for number, line in enumerate(f, 1) if line.strip())
                     continue
-                for number, line in enumerate(f, 1):
-                    if not line.strip():
-                        continue
-                    try:
-                        text, learnt = text_of(line, fields, render, written)
-                    except (AttributeError, ValueError, KeyError, TypeError, RecursionError) as e:
-                        names = '" and "'.join(fields)
-                        holds = "a text" if render is None else "a chat"
-                        why = f": {e}" if render is not None and isinstance(e, ValueError) else ""
-                        fail(f'{path}:{number}: not a JSON object with {holds} in "{names}" (see --help){why}')
-                    if text or learnt is not None:
-                        yield from pieces(cut(io.StringIO(text), place) if text else [""], learnt)
-                    else:
-                        counts["empty"] += 1
+                has_text = False
+                for piece in pieces(cut(f, place)):
+                    has_text = True
+                    yield piece
+                counts["empty"] += not has_text
             except UnicodeDecodeError as e:
                 fail(f"{path}:{bad_line(opener, path)}: not UTF-8 text ({e.reason}); .txt, .jsonl, and either with .gz are read")
             except (EOFError, OSError, zlib.error) as e:
@@ -663,15 +678,15 @@ def main():
     width = 2 if vocabulary <= 1 << 16 else 4
     os.makedirs(os.path.dirname(args.out) or ".", exist_ok=True)
 
-    fields = [args.chat] if args.chat is not None else [args.prompt, args.completion] if args.prompt is not None else [args.field or "text"]
-    render = chat_template(os.path.dirname(path)) if args.chat is not None else None
+    names = [args.chat] if args.chat is not None else [args.prompt, args.completion] if args.prompt is not None else [args.field or "text"]
+    if args.chat is not None:
+        chat_template(os.path.dirname(path))  # an error before there are other processes
     begin = (around(known)[0] or [None])[0]
     if args.sequence is not None and end is None and begin is None:
         parser.error("--sequence needs a token between documents: the tokenizer puts none before them, so give --end")
     length = args.sequence or 1
     masked = (args.chat or args.prompt or args.sequence) is not None
-    written = re.compile("(?!)") if args.special_tokens else special_tokens(known)
-    place = cut_places(known)
+    places = cut_places(known)
     tokens, read, texts, began, shown, waiting = 0, 0, 0, time.time(), 0.0, collections.deque()
     counts = collections.Counter()
 
@@ -688,7 +703,7 @@ def main():
             print(f"{read / 1e6:.1f} MB of text, {tokens / 1e6:.2f} M tokens, {read / 1e6 / seconds:.1f} MB/s", file=sys.stderr, flush=True)
 
     pool = concurrent.futures.ProcessPoolExecutor(args.processes, initializer=start,
-                                                  initargs=(path, end, args.special_tokens, args.chat is not None))
+                                                  initargs=(path, end, args.special_tokens, args.chat is not None, names, places))
 
     def stop(number, _):  # at once: waiting for the other processes can be disturbed by a second signal, and they end with this one
         for ended in signal.SIGTERM, signal.SIGHUP:
@@ -703,7 +718,7 @@ def main():
         threading.Thread(target=watch, args=(pool, shards), daemon=True).start()
         samples = shards if args.sequence is None else Samples(shards, length, begin, begin if end is None else end)
         try:
-            for batch in batches(documents(args.files, fields, render, written, place, counts)):
+            for batch in batches(documents(args.files, places, counts)):
                 waiting.append(pool.submit(encode, batch))
                 if len(waiting) > 2 * args.processes:  # files may be larger than memory
                     take()
@@ -711,6 +726,8 @@ def main():
                 take()
         except concurrent.futures.BrokenExecutor:
             fail(KILLED)
+        except BadLine as e:
+            fail(str(e))
         except Exception as e:
             if type(e) is not Exception:  # of the package tokenizers
                 raise

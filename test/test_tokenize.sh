@@ -266,12 +266,34 @@ END
 said=('`[SYSTEM]S*[USER]A*[ASSISTANT]' 'B*' '[USER]C*[ASSISTANT]' 'DE*a' '`[USER]A*[ASSISTANT]' 'B*' '[USER]C*a')
 printf '%s' "${said[@]}" >"$dir/said"
 for ((i = 0; i < ${#said[@]}; i++)); do printf "%${#said[i]}s" '' | tr ' ' "\\$((i % 2))"; done >"$dir/said.mask"
-chats() { # folder name file
-    $python dev/tokenize_text.py --tokenizer "$dir/$1" --out "$dir/$2" --end '<end>' --processes 1 --chat messages "$3"
+chats() { # folder name file option...
+    $python dev/tokenize_text.py --tokenizer "$dir/$1" --out "$dir/$2" --end '<end>' --processes 1 --chat messages "${@:3}"
 }
 check 'chats' chats chatty chats "$dir/messages.jsonl"
 check 'they are what the template says' cmp <(characters chats) "$dir/said"
 check 'and what the assistant says is learnt' cmp "$dir/chats_000001.bin.mask" "$dir/said.mask"
+# Many chats, and a line that is none: by other processes, in the order of the file.
+for ((i = 0; i < 20000; i++)); do echo "{\"messages\": [{\"role\": \"user\", \"content\": \"$i?\"}, \
+{\"role\": \"assistant\", \"content\": \"$((i * i))\"}]}"; done >"$dir/many.jsonl"
+for n in 1 3; do check "many chats, $n processes" chats chatty many$n "$dir/many.jsonl" --processes $n; done
+check 'the same from 3 processes' cmp "$dir"/many{1,3}_000001.bin
+check 'and masks' cmp "$dir"/many{1,3}_000001.bin.mask
+sed '12000s/.*/{/; 18000s/.*/{/' "$dir/many.jsonl" >"$dir/line.jsonl"
+check 'the first line that is no chat is named' ends_with 2 'line.jsonl:12000: not a JSON object with a chat' \
+    chats chatty other "$dir/line.jsonl" --processes 3
+check 'the first process leaves chats to others' $python - "$dir" <<'PY'
+import multiprocessing, os, sys
+sys.path.insert(0, "dev")
+import tokenize_text
+multiprocessing.set_start_method("fork")
+folder, first, chat_texts = sys.argv[1], os.getpid(), tokenize_text.chat_texts
+def elsewhere(*what):
+    assert os.getpid() != first
+    return chat_texts(*what)
+tokenize_text.chat_texts = elsewhere
+sys.argv[1:] = ["--tokenizer", folder + "/chatty", "--out", folder + "/left", "--chat", "messages", folder + "/messages.jsonl"]
+tokenize_text.main()
+PY
 # What only the template may say, in a message.
 mkdir "$dir/written" && cp "$dir/upper.json" "$dir/written/tokenizer.json"
 sed 's/<begin>/<BEGIN>/' "$dir/chatty/tokenizer_config.json" >"$dir/written/tokenizer_config.json"
