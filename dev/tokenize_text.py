@@ -19,7 +19,8 @@ For prompts that have the special tokens of a chat template written in them: --s
     python3 dev/tokenize_text.py --tokenizer LLAMA_FOLDER --out data/chats --chat messages chats.jsonl
 
 Each line is a document of messages, put into words by the folder's chat template. What the model would write is learnt: each message of
-the assistant, up to the token that ends its turn (Llama-3: <|eot_id|>, which so cannot be --end, the end of documents):
+the assistant, up to the token that ends its turn (Llama-3: <|eot_id|>, which so cannot be --end, the end of documents), without white space
+behind that:
 
     {"messages": [{"role": "user", "content": "6 x 7?"}, {"role": "assistant", "content": "42"}]}
 
@@ -310,11 +311,11 @@ def chat_template(folder):
     return render
 
 
-def chat_texts(render, messages, tools, written, parse):
+def chat_texts(render, messages, tools, quotes, parse):
     """Messages, and the tools that they may use (None: none) -> [(text, learnt)]. Learnt is what the template makes of a message of the
-    assistant, behind the prompt that the messages before it make. `written` finds special tokens: those that the template writes have MARK
-    before them, and what the messages and tools have written in them has not. parse: arguments of calls that are JSON in a text become an
-    object."""
+    assistant, behind the prompt that the messages before it make, but no white space behind the token that ends the turn, which nobody
+    waits for. `quotes` finds special tokens in messages and tools that are text: others, which the template writes, have MARK before them.
+    parse: arguments of calls that are JSON in a text become an object."""
     if not isinstance(messages, list) or not all(isinstance(message, dict) and "role" in message for message in messages):
         raise ValueError("it holds no list of messages with roles")
     tools = (json.loads(tools or "null") if isinstance(tools, str) else tools) or None
@@ -337,9 +338,10 @@ def chat_texts(render, messages, tools, written, parse):
             raise ValueError(f"the weight of message {i} is neither 0 nor 1")
         if message["role"] == "assistant" and not message["content"].strip() and not calls:
             raise ValueError(f"message {i}, of the assistant, is empty")
-    messages, tools = quoted(messages, written), quoted(tools, written)
-    special = re.compile(f"{QUOTE}({written.pattern}){QUOTE}|{QUOTE}|({written.pattern})")
-    texts, done = [], ""
+    messages, tools = quoted(messages, quotes), quoted(tools, quotes)
+    special = re.compile(f"{QUOTE}({quotes.pattern}){QUOTE}|{QUOTE}|({quotes.pattern})")
+    behind_turn = re.compile(rf"(?:{written.pattern})(\s+)\Z")
+    done, mask = "", bytearray()
 
     def same(chat, *less):
         """Whether the template makes the same text of this chat and of less: of another one, and its tools."""
@@ -352,8 +354,10 @@ def chat_texts(render, messages, tools, written, parse):
         nonlocal done
         if not whole.startswith(done):
             raise ValueError("the chat template changes earlier messages when later ones follow: their text was never a prompt")
-        if whole != done:
-            texts.append((special.sub(lambda found: MARK + found[2] if found[2] else found[1] or "", whole[len(done) :]), learnt))
+        mask.extend(bytes([learnt]) * (len(whole) - len(done)))
+        behind = behind_turn.search(whole, len(done)) if learnt else None
+        if behind:
+            mask[behind.start(1) :] = bytes(len(behind[1]))
         done = whole
 
     def prompts_unasked(chat):
@@ -371,7 +375,7 @@ def chat_texts(render, messages, tools, written, parse):
     for i, message in enumerate(messages):
         if message["role"] == "assistant":
             add(render(messages[:i], tools, True), False)
-            if len(texts) == 1 and prompts_unasked(messages[: i + 1]):
+            if 1 not in mask and prompts_unasked(messages[: i + 1]):
                 raise ValueError("the chat template writes the prompt of an answer behind each chat, asked for or not: put that between "
                                  "{% if add_generation_prompt %} and {% endif %} in chat_template.jinja")
             add(render(messages[: i + 1], tools), message.get("weight") != 0)
@@ -379,12 +383,13 @@ def chat_texts(render, messages, tools, written, parse):
             less = messages[:i] + [{**message, name: nothing}]
             if message.get("tool_calls") and str(message[name]).strip() and same(messages[: i + 1], less, tools):
                 raise ValueError(f"the chat template makes nothing of {name} in message {i + 1}")
-    if not any(learnt for _, learnt in texts):
+    if 1 not in mask:
         raise ValueError("no message of the assistant is there to be learnt")
     add(render(messages, tools), False)
     if tools is not None and same(messages, messages, []):
         raise ValueError("the chat template makes nothing of the tools")
-    return texts
+    return [(special.sub(lambda found: MARK + found[2] if found[2] else found[1] or "", done[run.start() : run.end()]), run[0][0] == 1)
+            for run in re.finditer(rb"\x00+|\x01+", mask)]
 
 
 def number(text):

@@ -310,6 +310,20 @@ echo '{% for m in messages %}{{ m.content | tojson(ensure_ascii=true) | upper }}
 echo '{"messages": [{"role": "user", "content": "\u00e9<END>\ud83d\ude00"}, {"role": "assistant", "content": "A"}]}' >"$dir/line.jsonl"
 check 'also where the template escapes letters' upper ascii --chat messages --tokenizer "$dir/ascii" "$dir/line.jsonl"
 check 'all others' test "$(characters ascii)" = '`"\U00E9<END>\UD83D\UDE00"*"A"*a'
+# A line end behind the token that ends a turn is not learnt; that of a message is, also behind a special token that is text.
+cp -r "$dir/written" "$dir/lines"
+printf '%s' "{{ bos_token }}{% for m in messages %}[{{ m.role | upper }}]{{ m.content }}{% if not m.open %}<END>{% endif %}{{ '\n' }}" \
+    "{% endfor %}{% if add_generation_prompt %}[ASSISTANT]{% endif %}" >"$dir/lines/chat_template.jinja"
+echo '{"messages": [{"role": "user", "content": "A"}, {"role": "assistant", "content": "B\n"}, {"role": "user", "content": "C"}, '\
+'{"role": "assistant", "open": true, "content": "<END>"}]}' >"$dir/line.jsonl"
+check 'a line end behind a turn' upper lines --chat messages --tokenizer "$dir/lines" "$dir/line.jsonl"
+check 'is there' test "$(characters lines | tr '\n' n)" = '`[USER]Aan[ASSISTANT]Bnan[USER]Can[ASSISTANT]<END>na'
+check 'and not learnt, but that of a message' test "$(od -An -v -tu1 -w100 "$dir/lines_000001.bin.mask" | tr -d ' ')" = \
+    "$(printf '%021d1110%020d1111111' 0 0)"
+check 'nor where special tokens in texts are none' \
+    upper meant_lines --chat messages --tokenizer "$dir/lines" --special-tokens "$dir/line.jsonl"
+check 'as which they end a turn' test "$(od -An -v -tu1 -w100 "$dir/meant_lines_000001.bin.mask" | tr -d ' ')" = \
+    "$(printf '%021d1110%020d100' 0 0)"
 for folder in own anew wrong; do mkdir "$dir/$folder" && cp "$dir/chatty/"* "$dir/$folder"; done
 printf '%s' "${template//'*'/+}" >"$dir/own/chat_template.jinja"
 check 'a template in a file of its own' chats own own "$dir/messages.jsonl"
