@@ -20,7 +20,7 @@ For prompts that have the special tokens of a chat template written in them: --s
 
 Each line is a document of messages, put into words by the folder's chat template. What the model would write is learnt: each message of
 the assistant, up to the token that ends its turn (Llama-3: <|eot_id|>, which so cannot be --end, the end of documents), without white space
-behind that:
+behind that. Of this, a template with {% generation %} ... {% endgeneration %} says which part is learnt, as transformers takes it.
 
     {"messages": [{"role": "user", "content": "6 x 7?"}, {"role": "assistant", "content": "42"}]}
 
@@ -64,6 +64,7 @@ BATCH_BYTES = 1 << 20  # the text that a process gets at a time; a longer docume
 # stands on both sides.
 CUT_PLACES = (r"(?<=[^\s>\]])(?= \S)", r"(?<=[^\s>\]]\n)(?=[^\s/])", r"(?<=[^\W_])(?=[。、])")
 QUOTE = "\udfff"  # around special tokens written in a chat, until its template has been filled in: no text holds half a surrogate pair
+LEARN, SKIP = "\udffd", "\udffe"  # around what templates mark as learnt, {% generation %}, as QUOTE
 MARK = "\U0010ffff"  # begins the names of the special tokens that templates write: no character
 
 tokenizer = None  # each process has its own, and what follows
@@ -253,23 +254,25 @@ class Arguments(dict):
 
 
 def chat_template(folder):
-    """The chat template of a Hugging Face folder: a function of messages, tools (None: none), and whether the prompt for an answer follows.
-    A date in it is its default."""
+    """The chat template of a Hugging Face folder: a function of messages, tools (None: none), whether the prompt for an answer follows, and
+    whether LEARN and SKIP mark what is learnt (None then: the template does not say it). A date in it is its default."""
     try:
         from jinja2 import StrictUndefined, TemplateError
         from jinja2.ext import Extension
-        from jinja2.nodes import Scope
+        from jinja2.nodes import Output, Scope, TemplateData
         from jinja2.sandbox import ImmutableSandboxedEnvironment
     except ModuleNotFoundError as e:
         fail(f"the package {e.name} is missing: pip install jinja2")
 
     class Generation(Extension):
-        """{% generation %} ... {% endgeneration %}: with these, templates tell transformers what is learnt: what stands between them."""
+        """{% generation %} ... {% endgeneration %}: with these, templates say what is learnt, as transformers takes it."""
         tags = {"generation"}
 
         def parse(self, parser):
             line = next(parser.stream).lineno
-            return Scope(parser.parse_statements(["name:endgeneration"], drop_needle=True)).set_lineno(line)
+            inside = parser.parse_statements(["name:endgeneration"], drop_needle=True)
+            begin, end = (Output([TemplateData(mark)]).set_lineno(line) for mark in (LEARN, SKIP))
+            return Scope([begin, *inside, end]).set_lineno(line)
 
     def raise_exception(text):
         raise TemplateError(text)
@@ -282,10 +285,13 @@ def chat_template(folder):
         path = os.path.join(folder, name)
         return json.load(open(path, encoding="utf-8")) if os.path.isfile(path) else {}
 
-    def render(messages, tools, prompt=False):
-        template = templates["tool_use" if tools is not None and "tool_use" in templates else "default"]
+    def render(messages, tools, prompt=False, marks=False):
+        name = "tool_use" if tools is not None and "tool_use" in templates else "default"
+        if marks and not re.search(r"{%[-+]?\s*generation\s*[-+]?%}", sources[name]):
+            return None
         try:
-            return template.render(messages=messages, tools=tools, add_generation_prompt=prompt, **special)
+            text = templates[name].render(messages=messages, tools=tools, add_generation_prompt=prompt, **special)
+            return text if marks else re.sub(f"[{LEARN}{SKIP}]", "", text)
         except Exception as e:  # a template is a program
             raise TemplateFailed(f"the chat template says: {e}")
 
@@ -341,7 +347,7 @@ def chat_texts(render, messages, tools, quotes, parse):
     messages, tools = quoted(messages, quotes), quoted(tools, quotes)
     special = re.compile(f"{QUOTE}({quotes.pattern}){QUOTE}|{QUOTE}|({quotes.pattern})")
     behind_turn = re.compile(rf"(?:{written.pattern})(\s+)\Z")
-    done, mask = "", bytearray()
+    done, mask, marks = "", bytearray(), render(messages, tools, marks=True)
 
     def same(chat, *less):
         """Whether the template makes the same text of this chat and of less: of another one, and its tools."""
@@ -355,7 +361,7 @@ def chat_texts(render, messages, tools, quotes, parse):
         if not whole.startswith(done):
             raise ValueError("the chat template changes earlier messages when later ones follow: their text was never a prompt")
         mask.extend(bytes([learnt]) * (len(whole) - len(done)))
-        behind = behind_turn.search(whole, len(done)) if learnt else None
+        behind = behind_turn.search(whole, len(done)) if learnt and marks is None else None
         if behind:
             mask[behind.start(1) :] = bytes(len(behind[1]))
         done = whole
@@ -386,6 +392,13 @@ def chat_texts(render, messages, tools, quotes, parse):
     if 1 not in mask:
         raise ValueError("no message of the assistant is there to be learnt")
     add(render(messages, tools), False)
+    at = 0
+    for i, part in enumerate(re.split(f"[{LEARN}{SKIP}]", marks or "")):  # every second one is between marks
+        if i % 2 == 0:
+            mask[at : at + len(part)] = bytes(len(part))
+        at += len(part)
+    if 1 not in mask:
+        raise ValueError("the chat template says what is learnt ({% generation %}), and that is nothing")
     if tools is not None and same(messages, messages, []):
         raise ValueError("the chat template makes nothing of the tools")
     return [(special.sub(lambda found: MARK + found[2] if found[2] else found[1] or "", done[run.start() : run.end()]), run[0][0] == 1)

@@ -359,6 +359,21 @@ echo '{"bos_token": {"content": "<begin>"}}' >"$dir/older/special_tokens_map.jso
 check 'special tokens in a file of their own, and a template that says what is learnt' \
     chats older older "$dir/messages.jsonl"
 check 'the same as without' cmp "$dir/older_000001.bin" "$dir/chats_000001.bin"
+# Part of an answer, a line end behind a turn, and what no assistant says.
+cp -r "$dir/written" "$dir/part"
+printf '%s' "{{ bos_token }}{% for m in messages %}[{{ m.role | upper }}]{% if m.role == 'assistant' %}{{ m.thought }}" \
+    "{%- generation %}{{ m.content }}<END>{{ '\n' }}{% endgeneration %}{% else %}{%- generation -%}{{ m.content }}{%- endgeneration -%}" \
+    "{% endif %}{% endfor %}{% if add_generation_prompt %}[ASSISTANT]{% endif %}" >"$dir/part/chat_template.jinja"
+echo '{"messages": [{"role": "user", "content": "A"}, {"role": "assistant", "thought": "HM", "content": "B"}, '\
+'{"role": "assistant", "thought": "HM", "content": "C", "weight": 0}, {"role": "assistant", "thought": "", "content": "D"}]}' \
+    >"$dir/line.jsonl"
+check 'a template that says what part is learnt' upper part --chat messages --tokenizer "$dir/part" "$dir/line.jsonl"
+check 'its text' test "$(characters part | tr '\n' n)" = '`[USER]A[ASSISTANT]HMBan[ASSISTANT]HMCan[ASSISTANT]Dana'
+check 'that part is learnt' test "$(od -An -v -tu1 -w100 "$dir/part_000001.bin.mask" | tr -d ' ')" = "$(printf '%021d111%027d1111' 0 0)"
+echo '{{ bos_token }}{% for m in messages %}{% generation %}{% endgeneration %}{{ m.content }}*{% endfor %}' \
+    >"$dir/part/chat_template.jinja"
+check 'one that says that nothing is' ends_with 2 'the chat template says what is learnt ({% generation %}), and that is nothing' \
+    upper other --chat messages --tokenizer "$dir/part" "$dir/line.jsonl"
 echo '{% if %}' >"$dir/wrong/chat_template.jinja"
 check 'a template that is none' ends_with 2 'wrong: the chat template cannot be read: ' chats wrong other "$dir/messages.jsonl"
 check 'no template' ends_with 2 'no chat template in chat_template.jinja or tokenizer_config.json' \
