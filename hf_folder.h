@@ -379,9 +379,9 @@ static inline bool hf_export(model *m, const char *folder, const hf_source *sour
         temporary = path_unfinished(hf_export_name(folder, i).text);
         made = hf_export_begin(hf_export_name(folder, i).text, &lock, &why);
         if (!made && (!hf_export_taken(&why) || i + 1 == EXPORT_NAMES)) *error = why;
+        if (!made && record != NULL) remove(record);
         if (i == 1) other = why;
     }
-    if (other.text[0] != '\0' && record != NULL) remove(record);
     bool ok = comm_agree_on_files(m->g->all, error);
     comm_broadcast(m->g->all, temporary.text, sizeof temporary.text, 0);
     if (ok) hf_write(m, temporary.text, source, dtype, NULL, NULL, error);

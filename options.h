@@ -894,10 +894,9 @@ static inline void options_help(FILE *f) {
     fprintf(f, "\nExit status: 0 success; "
                "1 failure of a rank, disk or network, including a last state, --log, --trace or standard output that could\n"
                "not be written, and a folder --out or --export that another run still holds; "
-               "2 an error that a retry would not fix: invalid options, model or\n"
-               "data, a loss or gradient norm that is not finite, "
-               "a last state, --log or --trace that could not\n"
-               "be written beside an --export, or an --export whose name was taken meanwhile.\n"
+               "2 an error that a retry would not\n"
+               "fix: invalid options, model or data, a loss or gradient norm that is not finite, a last state, --log or --trace that\n"
+               "could not be written beside an --export, or an --export whose name was taken meanwhile.\n"
                "Environment: TRAIN_LLAMA_TIMEOUT=SECONDS that a transfer between ranks may wait before the job ends (600, or\n"
                "as long as steps of packed documents need; 0 = no limit).\n");
 }
