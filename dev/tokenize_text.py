@@ -291,7 +291,7 @@ def chat_template(folder):
             return None
         try:
             text = templates[name].render(messages=messages, tools=tools, add_generation_prompt=prompt, **special)
-            return text if marks else re.sub(f"[{LEARN}{SKIP}]", "", text)
+            return text if marks else text.replace(LEARN, "").replace(SKIP, "")
         except Exception as e:  # a template is a program
             raise TemplateFailed(f"the chat template says: {e}")
 
