@@ -56,6 +56,7 @@ ended 'a group freed with a transfer under way' 1 '^rank 0: kv_inner: comm_free 
 job "$dir/test_comm" finish-early
 ended 'a finish without a start' 1 '^rank 0: kv_inner: comm_finish without a started transfer' 1
 
+: >"$dir/out"
 timeout 120 mpirun -np 4 "$dir/test_comm" endless >"$dir/out" 2>&1 </dev/null &
 until_shown '^pid of rank 2: [0-9]' "$dir/out"
 sleep 0.3

@@ -184,6 +184,7 @@ assert c['rope_scaling'] == dict(rope_type='linear', factor=8.0) and c['rope_the
 cp -r $golden/folder_bf16 "$dir/gone"
 cp "$dir/short_config/tokenizer.json" "$dir/gone"
 mkfifo "$dir/held" # the run waits here for a reader, when all of the folder has been read
+: >"$dir/out"
 mpirun -np 2 "$binary" --model "$dir/gone" "${long[@]}" --cp 2 --steps 2 --save-every 1 --log "$dir/held" --out "$dir/gone_states" \
     --export "$dir/gone_export" >"$dir/out" 2>"$dir/err" </dev/null &
 job=$!

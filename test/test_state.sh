@@ -601,7 +601,7 @@ int mkdir(const char *path, mode_t mode) {
     return (int)syscall(SYS_mkdir, path, mode);
 }
 C
-beside=("$binary" "${early[@]:0:9}" --train-data "$dir/data.bin" --steps 300 --lr 1e-5 --out "$dir/beside-out" --resume
+beside=("$binary" "${early[@]:0:9}" --train-data "$dir/data.bin" --steps 1000 --lr 1e-5 --out "$dir/beside-out" --resume
     --export "$dir/beside")
 : >"$dir/beside.out"
 LD_PRELOAD="$dir/killed_beside.so" "${beside[@]}" >"$dir/beside.out" 2>&1 </dev/null &
