@@ -390,7 +390,10 @@ static inline bool hf_export(model *m, const char *folder, const hf_source *sour
         error_text why = {"", 0};
         if (folder_publish(temporary.text, hf_export_name(folder, i).text, &why)) break;
         if (!hf_export_taken(&why) || i + 1 == EXPORT_NAMES) *error = why;
-        else if (i++ == 1) error_set(&other, "already exists by now");
+        else if (i++ == 1) {
+            error_set(&other, "already exists by now");
+            if (record != NULL) remove(record);
+        }
     }
     if (ok && other.text[0] != '\0')
         error_set(error, "%s; the model is in %s", other.text, printable(hf_export_name(folder, i).text).text);

@@ -62,7 +62,8 @@ def entries(path):
             if not isinstance(entry, dict):
                 continue
             if isinstance(entry.get("run"), dict):  # a run begins
-                done, evaluates = entry["run"].get("steps_done"), (entry["run"].get("options") or {}).get("steps") == "0"
+                done, options = entry["run"].get("steps_done"), entry["run"].get("options")
+                evaluates = isinstance(options, dict) and options.get("steps") == "0"
                 trains = trains or not evaluates
                 counts = not evaluates or not trains
                 if not evaluates and number(done):

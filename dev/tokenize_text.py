@@ -56,7 +56,7 @@ import time
 import zlib
 
 OPEN_SAMPLES = 64  # of --sequence: they wait for documents that fit
-BATCH_BYTES = 1 << 20  # the text that a process gets at a time; a longer document is cut
+BATCH_BYTES = 1 << 20  # the text that a process gets at a time; a longer .txt document is cut, a longer JSON line is not
 # Where a document can be cut: before a space, and behind a line end, that stand alone, unless behind what may end a special token (</s>,
 # [/INST]), which may take them; and between a letter and the marks of Chinese and Japanese, whose texts have no spaces. There the patterns
 # that cut a text into words before byte-level BPE (GPT-2's, Llama-3's) always cut it, and what is on one side does not change how they cut
@@ -299,9 +299,11 @@ def chat_template(folder):
         settings = {**read("special_tokens_map.json"), **read("tokenizer_config.json")}  # older folders have special tokens in the first
         sources = settings.get("chat_template")  # one, or several by name: as in transformers, "tool_use" is for chats with tools
         sources = {item["name"]: item["template"] for item in sources} if isinstance(sources, list) else {"default": sources}
+        files = {}
         for name, path in ("default", "chat_template.jinja"), ("tool_use", "additional_chat_templates/tool_use.jinja"):
             if os.path.isfile(os.path.join(folder, path)):
-                sources[name] = open(os.path.join(folder, path), encoding="utf-8").read()
+                files[name] = open(os.path.join(folder, path), encoding="utf-8").read()
+        sources = files if "default" in files else {**sources, **files}  # beside that file, those of tokenizer_config.json do not count
         if sources.get("default") is None:
             fail(f"{folder}: no chat template in chat_template.jinja or tokenizer_config.json")
         # A template that writes a special token that is unknown fails.
@@ -590,7 +592,8 @@ class Shards:
             if kind is None:
                 os.replace(name + ".part", name)
             else:
-                os.unlink(name + ".part")
+                with contextlib.suppress(FileNotFoundError):  # a signal while they got their names
+                    os.unlink(name + ".part")
         for file in (self.file, self.mask) if kind is not None else ():
             with contextlib.suppress(AttributeError, OSError):  # none is open; the disk is full
                 file.close()
@@ -757,6 +760,8 @@ def main():
         samples.close()
         if tokens == 0:
             fail("the input files contain no text")
+        for ended in signal.SIGTERM, signal.SIGHUP:  # from here on all files get their names
+            signal.signal(ended, signal.SIG_IGN)
 
     as_text, ends, begins, empty = (counts.pop(name, 0) for name in ("special", "end", "begin", "empty"))
     if counts:

@@ -456,6 +456,9 @@ echo '{"tools": [{"function": {"name": "F"}}], "messages": [{"role": "user", "co
     >"$dir/line.jsonl"
 check 'that must make something of the tools' ends_with 2 'the chat template makes nothing of the tools$' \
     chats uses other "$dir/line.jsonl"
+cp "$dir/uses/additional_chat_templates/tool_use.jinja" "$dir/lists/chat_template.jinja"
+check 'beside chat_template.jinja a list does not count' ends_with 2 'the chat template makes nothing of the tools$' \
+    chats lists other "$dir/line.jsonl"
 cp -r "$dir/written" "$dir/keys"
 printf '%s' "{% for m in messages %}{% for c in m.tool_calls or [] %}{% for k, v in c.function.arguments.items() %}{{ k }}={{ v }}" \
     "{% endfor %}{% endfor %}*{% endfor %}" >"$dir/keys/chat_template.jinja"
