@@ -1,8 +1,9 @@
 // ranks: 1
 // device: cuda
-// The attention graphs that the trainer asks cuDNN for, checked without a GPU. Given the properties of A100, H100, H200 and B200, cuDNN's
-// support check accepts them, with an engine that needs no more workspace than op_attention_scratch plans. For Llama-3's graphs the engine
-// that is tried first can be compiled, and is one of those that a run checks when it starts. Shapes that no engine takes are refused.
+// The attention graphs that the trainer asks cuDNN for, checked without a GPU: those of all built-in models for every hp that is a power of
+// two, and samples of packed documents. Given the properties of A100, H100, H200 and B200, cuDNN's support check accepts them, with an
+// engine that needs no more workspace than op_attention_scratch plans. For Llama-3's graphs the engine that is tried first can be compiled,
+// and is one of those that a run checks when it starts. Shapes that no engine takes are refused.
 // attention_cudnn.c makes the same calls, cut by the same functions.
 //     test_cudnn_graphs             the four GPUs of the table below
 //     test_cudnn_graphs FILE...     instead, GPUs whose properties `gpu_points 6` (or `write`) has written to files
@@ -11,6 +12,7 @@
 // For each GPU it prints the workspace that its graphs ask for, and the largest share of the planned workspace that one of them needs.
 #include "test.h"
 
+#include "../attention_2d.cuh"
 #include "../config.h"
 #include "../device/cuda/attention_graph.h"
 #include "../files.h"
@@ -36,7 +38,8 @@ typedef struct {
     char name[128], *json;
     int largest_backward; // head size that backward engines take
     int version;          // compute capability times 100
-    int graphs;           // asked for
+    attention_shape *asked; // the graphs that were checked
+    int graphs;             // their number
     int64_t first_bytes;  // workspace of the engines that are tried first, summed over all graphs: changes when cuDNN proposes others
     double most_used;     // the largest share of the planned workspace, and the call that needs it
     char most[256];
@@ -96,8 +99,12 @@ static const char *shape_text(attention_shape s) {
 }
 static void expect(gpu *device, cudnnBackendDescriptor_t properties, attention_shape s, bool accepted) {
     attention_graph g;
+    for (int i = 0; i < device->graphs; i++)
+        if (attention_shape_equal(device->asked[i], s)) return;
+    if (device->graphs % 1024 == 0)
+        device->asked = (attention_shape *)realloc(device->asked, sizeof s * (size_t)(device->graphs + 1024));
+    device->asked[device->graphs++] = s;
     bool taken = attention_graph_build(&g, s, NULL) && attention_graph_choose(&g, properties);
-    device->graphs++;
     CHECK(taken == accepted, "%s: %s: %s %s", device->name, shape_text(s), taken ? "taken" : "refused", g.error.text);
     size_t planned = attention_call_workspace(s);
     if (taken) device->first_bytes += g.workspace[0];
@@ -143,15 +150,20 @@ static void expect_block(gpu *device, cudnnBackendDescriptor_t properties, atten
     CHECK(stride * min_i64(rows, max_i64(b.Tq, b.Tk)) <= INT32_MAX,
           "a call reaches %lld rows of %lld elements", (long long)rows, (long long)stride);
     if (backward && b.HS > device->largest_backward) return;
-    int64_t tails[2] = {b.Tq % rows, rows}; // the last tile, and the others
-    for (int i = 0; i < 2; i++) {
-        attention_block tile = b;
-        if (tails[i] == 0) continue;
-        tile.Tq = min_i64(b.Tq, tails[i]);
-        tile.Tk = min_i64(b.Tk, tails[i]);
-        attention_part part = attention_call_part(backward, tile.Tq, tile.Tk, b.Hq, b.Hkv, b.HS);
-        expect(device, properties, attention_call_shape(tile, backward, part), true);
-    }
+    if (b.Tq % 128 != 0 || b.Tk % 128 != 0) return; // computed by hand
+    // Tiles are of `rows` rows, but for the last one of the queries and of the keys. Those on the diagonal are causal if the block is.
+    int64_t queries[2] = {min_i64(b.Tq, rows), b.Tq % rows}, keys[2] = {min_i64(b.Tk, rows), b.Tk % rows};
+    for (int i = 0; i < 2; i++)
+        for (int j = 0; j < 2; j++)
+            for (int diagonal = 0; diagonal <= (b.causal && i == j); diagonal++) {
+                if (queries[i] == 0 || keys[j] == 0 || (b.causal && !diagonal && b.Tq <= rows)) continue;
+                attention_block tile = b;
+                tile.Tq = queries[i];
+                tile.Tk = keys[j];
+                tile.causal = diagonal;
+                attention_part part = attention_call_part(backward, tile.Tq, tile.Tk, b.Hq, b.Hkv, b.HS);
+                expect(device, properties, attention_call_shape(tile, backward, part), true);
+            }
 }
 
 // Packed documents: on the diagonal whole ones, rounded up, or pieces; off it pieces of queries with earlier keys or keys of another rank.
@@ -195,6 +207,21 @@ static void expect_ring(gpu *device, cudnnBackendDescriptor_t properties, int64_
         b.Tk = Tc;
         b.Tq = Tc / 2;
         expect_block(device, properties, b, backward == 1);
+    }
+}
+
+// A model's blocks for every hp that is a power of two, in a ring and alone (cp 1), which takes other slices of heads.
+static void expect_model(gpu *device, cudnnBackendDescriptor_t properties, const model_config *m) {
+    const int64_t lengths[] = {256, 8192, 131072, 1048576, 1048576 - 256};
+    for (int hp = 1; m->H % hp == 0 && m->HS >= 64; hp *= 2) {
+        head_layout l = head_layout_make(hp, m->H, m->Hkv, m->HS);
+        for (int i = 0; i < 5; i++) {
+            head_slice s = attention_2d_first_slice(lengths[i], l.Hq, l.Hkv_local, l.HS, true, ATTENTION_SLICE_BYTES);
+            expect_ring(device, properties, lengths[i], l.Hq, l.Hkv_local, l.HS, (attention_part){s.Hkv, s.Hq / s.Hkv});
+            s = attention_2d_first_slice(lengths[i], l.Hq, l.Hkv_local, l.HS, false, ATTENTION_SLICE_BYTES);
+            attention_block alone = heads_of(block_of(lengths[i], l.Hq, l.Hkv_local, l.HS), (attention_part){s.Hkv, s.Hq / s.Hkv});
+            for (int backward = 0; backward < 2; backward++) expect_block(device, properties, alone, backward == 1);
+        }
     }
 }
 
@@ -282,16 +309,9 @@ int main(int argc, char **argv) {
         gpu *device = &gpus[n];
         cudnnBackendDescriptor_t properties = properties_of(device);
         attention_use_blackwell(device->version >= 1000);
-        for (int HS = 64; HS <= 256; HS *= 2) {
-            int64_t lengths[] = {8192, 128, 131072, 1048576};
-            for (int i = 0; i < (n == 0 ? 4 : 1); i++) {
-                expect_ring(device, properties, lengths[i], 4, 1, HS, (attention_part){1, 4});  // 32 heads on 8, hp 8
-                expect_ring(device, properties, lengths[i], 32, 8, HS, (attention_part){8, 4}); // hp 1
-                expect_ring(device, properties, lengths[i], 8, 8, HS, each);                   // as many key/value heads as query heads
-                for (int members = 1; members <= 4; members *= 2) // some of hp 1
-                    expect_ring(device, properties, lengths[i], 32, 8, HS, (attention_part){1, members});
-            }
-        }
+        for (int m = 0; m < CONFIG_PRESETS; m++) expect_model(device, properties, &config_presets[m]);
+        const model_config others[] = {{.H = 16, .Hkv = 8, .HS = 256}, {.H = 8, .Hkv = 8, .HS = 256}, {.H = 8, .Hkv = 8, .HS = 64}};
+        for (int m = 0; m < 3; m++) expect_model(device, properties, &others[m]);
         expect_ring(device, properties, 4096 + 128, 6, 2, 128, (attention_part){2, 3}); // a length that is no power of two
         for (int HS = 64; HS <= 128; HS *= 2) {
             expect_documents(device, properties, block_of(0, 8, 2, HS), n == 0 ? 262144 : 8192);
