@@ -11,7 +11,7 @@
 
 typedef struct {
     const char *name;
-    int track, index; // index: layer, ring step or -1
+    int track, index; // index: step, layer, ring step or -1
     double begin, end;
 } trace_event;
 

@@ -442,6 +442,7 @@ static void train(trainer *t, error_text *error) {
         step_result result = model_step(&t->m, args, o->grad_clip);
         device_synchronize();
         double seconds = device_seconds() - began;
+        trace_compute("step", (int)(step + 1), began);
         t->done.step = step + 1;
         t->done.samples += step_sequences(t);
         t->done.sequences = step_sequences(t);

@@ -419,6 +419,10 @@ for rank in 1, 0:
         assert abs(wait['end'] - transfer['end']) < 0.01 and transfer['ts'] <= wait['ts'], (wait, transfer)
         if wait['name'] == 'KV inner': assert transfer['ts'] < wait['ts'], (wait, transfer)
 rows = [row for row in map(json.loads, open('$dir/traced.jsonl')) if 'loss' in row]
+steps = [e for e in events if e['name'] == 'step']
+assert [(e['track'], e['args']['index']) for e in steps] == [('compute', n) for n in (1, 2, 3, 4)], steps
+assert all(e['dur'] > 1000 * row['step_ms'] - 0.01 for e, row in zip(steps, rows)), (steps, rows)
+assert all(sum(s['ts'] <= e['ts'] and e['end'] <= s['end'] for s in steps) == 1 for e in events if e['name'] != 'step')
 assert max(e['end'] for e in events) > 1000 * sum(row['step_ms'] for row in rows[:3])
 assert sum(e['dur'] for e in events if e['track'] == 'wait') < 1000 * sum(row['step_ms'] for row in rows)
 line = next(line for line in open('$dir/traced.out') if line.startswith('waited for transfers, ms a step:')).split(':')[1].split()
