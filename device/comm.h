@@ -71,6 +71,17 @@ static inline int comm_local_rank(void) { return comm_machine() != NULL ? comm_r
 static inline int comm_local_ranks(void) { return comm_machine() != NULL ? comm_size(comm_machine()) : 1; }
 // The rank that says what one rank is to say.
 static inline bool comm_speaks(void) { return comm_world() == NULL || comm_rank(comm_world()) == 0; }
+// Prints a line on stderr that may be true of this rank alone: with its number where there are several, and in one piece, because others
+// may print at the same moment.
+PRINTF_LIKE(1, 2) static inline void comm_note(const char *format, ...) {
+    char text[1024], rank[32] = "";
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    if (comm_world() != NULL && comm_size(comm_world()) > 1) snprintf(rank, sizeof rank, " (rank %d)", comm_rank(comm_world()));
+    fprintf(stderr, "%s%s\n", text, rank);
+}
 
 // Sends `send` to rank `to` and receives `recv` from rank `from` (of the comm; to == from == self copies). recv_bytes: what `from` sends.
 void comm_sendrecv_start(comm *group, const void *send, size_t send_bytes, int to, void *recv, size_t recv_bytes, int from);

@@ -344,14 +344,13 @@ static void check_engine(int HS, bool documents, bool right[2]) {
             bool lse = pass == 1 || worst[1] <= 1e-4;
             if (!right[pass] || (most <= bound && lse)) continue;
             right[pass] = low == 1 && most <= low_bound && lse;
-            fprintf(stderr,
-                    "warning: %s with heads of %d is %s on this device in the %s pass%s: its differences from the hand-written kernels are "
-                    "out %.1e, lse %.1e, dq %.1e, dk and dv %.1e (bound %.1e; lse 1e-4); %s\n",
-                    op_attention_engine(false), HS, right[pass] ? "inaccurate" : "wrong", pass == 0 ? "forward" : "backward",
-                    low == 1 ? " for queries whose scores are all far below 0" : "", worst[0], worst[1], worst[2], worst[3], bound,
-                    right[pass] ? "it is used nevertheless (a build with CUDNN=0 does without it)"
-                    : documents ? "these kernels now compute it for packed documents"
-                                : "these kernels now compute it");
+            comm_note("warning: %s with heads of %d is %s on this device in the %s pass%s: its differences from the hand-written kernels "
+                      "are out %.1e, lse %.1e, dq %.1e, dk and dv %.1e (bound %.1e; lse 1e-4); %s",
+                      op_attention_engine(false), HS, right[pass] ? "inaccurate" : "wrong", pass == 0 ? "forward" : "backward",
+                      low == 1 ? " for queries whose scores are all far below 0" : "", worst[0], worst[1], worst[2], worst[3], bound,
+                      right[pass] ? "it is used nevertheless (a build with CUDNN=0 does without it)"
+                      : documents ? "these kernels now compute it for packed documents"
+                                  : "these kernels now compute it");
         }
     }
 }

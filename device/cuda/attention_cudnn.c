@@ -46,10 +46,15 @@ static void start(void) {
 
 // ---- plans: an engine compiled for one shape, made when the shape is first seen ----
 
-static void note_refused(const attention_plan *p) { // begins a note that says why
+PRINTF_LIKE(2, 3) static void note_refused(const attention_plan *p, const char *format, ...) { // why
     attention_shape s = p->shape;
-    fprintf(stderr, "note: cuDNN's choice %d of %d for %s attention, rows %lld x %lld, heads %d on %d of %d: ", p->choice + 1,
-            p->graph->config_count, s.backward ? "backward" : "forward", (long long)s.Tq, (long long)s.Tk, s.Hq, s.Hkv, s.HS);
+    char why[256];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(why, sizeof why, format, args);
+    va_end(args);
+    comm_note("note: cuDNN's choice %d of %d for %s attention, rows %lld x %lld, heads %d on %d of %d: %s", p->choice + 1,
+              p->graph->config_count, s.backward ? "backward" : "forward", (long long)s.Tq, (long long)s.Tk, s.Hq, s.Hkv, s.HS, why);
 }
 // Compiles the kernel of the engine p->choice. NULL, with a note, when that fails or needs more workspace than is reserved.
 static cudnnBackendDescriptor_t compile(const attention_plan *p) {
@@ -64,11 +69,10 @@ static cudnnBackendDescriptor_t compile(const attention_plan *p) {
     if (status == CUDNN_STATUS_SUCCESS)
         check(cudnnBackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &one, &workspace), "plan");
     if (status == CUDNN_STATUS_SUCCESS && (size_t)workspace <= reserved) return plan;
-    note_refused(p);
     if (status == CUDNN_STATUS_SUCCESS)
-        fprintf(stderr, "it wants %lld bytes of workspace, but only %zu are planned\n", (long long)workspace, reserved);
+        note_refused(p, "it wants %lld bytes of workspace, but only %zu are planned", (long long)workspace, reserved);
     else
-        fprintf(stderr, "it cannot be compiled (%s)\n", cudnnGetErrorString(status));
+        note_refused(p, "it cannot be compiled (%s)", cudnnGetErrorString(status));
     cudnnBackendDestroyDescriptor(plan);
     return NULL;
 }
@@ -76,11 +80,10 @@ static cudnnBackendDescriptor_t compile(const attention_plan *p) {
 static void next_engine(attention_plan *p) {
     while (p->plan == NULL && ++p->choice < p->graph->config_count) p->plan = compile(p);
     if (p->plan != NULL) return;
-    fprintf(stderr,
-            "note: %s; a hand-written kernel computes %s attention with heads of %d "
-            "(CUDNN_LOGLEVEL_DBG=2 CUDNN_LOGDEST_DBG=stderr: cuDNN says why)\n",
-            p->graph->error.text[0] != 0 ? p->graph->error.text : "cuDNN attention: no engine is left",
-            p->shape.backward ? "backward" : "forward", p->shape.HS);
+    comm_note("note: %.700s; a hand-written kernel computes %s attention with heads of %d "
+              "(CUDNN_LOGLEVEL_DBG=2 CUDNN_LOGDEST_DBG=stderr: cuDNN says why)",
+              p->graph->error.text[0] != 0 ? p->graph->error.text : "cuDNN attention: no engine is left",
+              p->shape.backward ? "backward" : "forward", p->shape.HS);
     attention_graph_free(p->graph);
     free(p->graph);
     p->graph = NULL;
@@ -141,8 +144,7 @@ bool attention_call(attention_shape shape, void *const tensors[ATTENTION_TENSORS
             p->has_run = true;
             break;
         }
-        note_refused(p);
-        fprintf(stderr, "it compiles, but does not run (%s)\n", cudnnGetErrorString(status));
+        note_refused(p, "it compiles, but does not run (%s)", cudnnGetErrorString(status));
         check(cudnnBackendDestroyDescriptor(p->plan), "plan");
         p->plan = NULL;
         next_engine(p);

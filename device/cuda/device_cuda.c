@@ -368,7 +368,7 @@ void *device_host_slab(size_t bytes) {
     if (bytes == 0) bytes = 1;
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED) {
-        fprintf(stderr, "error: %zu bytes of host memory cannot be taken: %s\n", bytes, strerror(errno));
+        comm_note("error: %zu bytes of host memory cannot be taken: %s", bytes, strerror(errno));
         return NULL;
     }
     madvise(p, bytes, MADV_HUGEPAGE); // best effort
@@ -383,8 +383,8 @@ void *device_host_slab(size_t bytes) {
         cudaGetLastError();
         unpin(p, at);
         munmap(p, bytes);
-        fprintf(stderr, "error: %zu bytes of host memory cannot be pinned, but only %zu: %s (a container's limit, or memory that Linux "
-                "keeps movable: docs/troubleshooting.md)\n", bytes, at, cudaGetErrorString(status));
+        comm_note("error: %zu bytes of host memory cannot be pinned, but only %zu: %s (a container's limit, or memory that Linux keeps "
+                  "movable: docs/troubleshooting.md)", bytes, at, cudaGetErrorString(status));
         return NULL;
     }
     gpu.pinned += bytes;

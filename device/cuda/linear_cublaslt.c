@@ -148,8 +148,7 @@ static void choose(product_plan *p, cublasLtMatmulHeuristicResult_t *proposals, 
         static bool said;
         if (choose_as_without_addition(p)) return;
         if (!said)
-            fprintf(stderr, "note: not enough memory to time matrix products (%zu bytes); cuBLASLt's first choice is used\n",
-                    p->result_bytes);
+            comm_note("note: not enough memory to time matrix products (%zu bytes); cuBLASLt's first choice is used", p->result_bytes);
         said = true;
         return;
     }
