@@ -304,7 +304,7 @@ out=${{OUT:-llama3-8b-{name}}}
 launcher='srun --mpi=pmix --ntasks-per-node=8'
 if [ -z "${{SLURM_JOB_ID:-}}" ]; then # to other machines mpirun passes only the variables that -x names
     launcher="mpirun -np $((8 * ${{NODES:-{nodes}}})) --map-by ppr:8:node --bind-to none"
-    for name in ${{!NCCL_@}} ${{!TRAIN_LLAMA_@}}; do launcher+=" -x $name"; done
+    for name in ${{!FI_@}} ${{!NCCL_@}} ${{!TRAIN_LLAMA_@}} ${{!UCX_@}}; do launcher+=" -x $name"; done
 fi
 show() {{ printf '%q ' $launcher "$@" && echo; }}
 if [ -z "${{MODEL:-}}" ] || [ -z "${{DATA:-}}" ]; then

@@ -38,7 +38,7 @@ out=${OUT:-llama3-8b-512k}
 launcher='srun --mpi=pmix --ntasks-per-node=8'
 if [ -z "${SLURM_JOB_ID:-}" ]; then # to other machines mpirun passes only the variables that -x names
     launcher="mpirun -np $((8 * ${NODES:-2})) --map-by ppr:8:node --bind-to none"
-    for name in ${!NCCL_@} ${!TRAIN_LLAMA_@}; do launcher+=" -x $name"; done
+    for name in ${!FI_@} ${!NCCL_@} ${!TRAIN_LLAMA_@} ${!UCX_@}; do launcher+=" -x $name"; done
 fi
 show() { printf '%q ' $launcher "$@" && echo; }
 if [ -z "${MODEL:-}" ] || [ -z "${DATA:-}" ]; then

@@ -311,7 +311,7 @@ for script in scripts/run_llama3_8b_*.sh; do
 import json, os, re, shlex, subprocess, sys
 script, binary, path, folder = sys.argv[1:]
 text = open(script).read()
-ours = ("SLURM_", "NODES", "NCCL_", "TRAIN_LLAMA_") # an allocation, and what the script passes on
+ours = ("SLURM_", "NODES", "FI_", "NCCL_", "TRAIN_LLAMA_", "UCX_") # an allocation, and what the script passes on
 outside = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
 given = {**outside, "LAUNCH": "show", "MODEL": "a 'm'", "DATA": "a*.bin b"}
 command = subprocess.run([script], env=given, capture_output=True, text=True, check=True).stdout
@@ -376,8 +376,9 @@ interrupted() { # the signal is ignored in what make test starts in the backgrou
     [ "$? $(wc -l <"$dir/attempts")" = '130 1' ]
 }
 for script in scripts/run_*.sh; do
-    check "variables of NCCL go to other machines, $script" ends_with 0 ' -x NCCL_PXN_DISABLE -x TRAIN_LLAMA_TIMEOUT ./train_llama ' \
-        env -u SLURM_JOB_ID LAUNCH=show MODEL=m DATA=d NCCL_PXN_DISABLE=1 TRAIN_LLAMA_TIMEOUT=99 "$script"
+    check "variables of NCCL and networks go to other machines, $script" \
+        ends_with 0 ' -x FI_PROVIDER.* -x NCCL_PXN_DISABLE.* -x TRAIN_LLAMA_TIMEOUT.* -x UCX_TLS.* ./train_llama ' \
+        env -u SLURM_JOB_ID LAUNCH=show MODEL=m DATA=d FI_PROVIDER=efa NCCL_PXN_DISABLE=1 TRAIN_LLAMA_TIMEOUT=99 UCX_TLS=rc "$script"
     check "Ctrl-C, $script" interrupted "$script"
     check "no data: an error of the user, $script" ends_with 2 "^error: MODEL must be " env LAUNCH=show MODEL=m DATA= "$script"
     check "no program, $script" ends_with 2 "^error: $dir has no ./train_llama" \
