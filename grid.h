@@ -78,7 +78,7 @@ typedef struct {
 } grid;
 
 // Creates the grid over all ranks of `all` (kept, not owned); needs dp hp cp = its size. Creates either the rings' communicators or those
-// of `allgather`: on a GPU each takes up to 0.4 GB. Every rank calls; grid_free releases.
+// of `allgather`: on a GPU a ring's takes up to 0.4 GB, dkv_scatter 0.8. Every rank calls; grid_free releases.
 static inline void grid_create(grid *g, grid_shape shape, bool allgather, comm *all) {
     memset(g, 0, sizeof *g);
     g->shape = shape;

@@ -530,8 +530,9 @@ bool comm_init(int *argc, char ***argv, error_text *error) {
     // all ranks launch in the same order, so the rank that is furthest behind can always go on.
     set_unless_set("CUDA_DEVICE_MAX_CONNECTIONS", "32");
     set_unless_set("NCCL_LAUNCH_ORDER_IMPLICIT", "1");
-    // NVLS (sums and multicast in NVLink's switches) is set up for each communicator, used or not, and from 2.29 on a communicator fails
-    // where that fails (containers, no fabric manager). PAT, for small messages, would take hundreds of MB of buffers per communicator.
+    // NVLS (sums and multicast in NVLink's switches) is set up for each communicator, used or not. Where that fails (containers, no fabric
+    // manager) the communicator fails or, in 2.27 and 2.28, may hang (NCCL documentation, NCCL_NVLS_ENABLE). PAT, for small messages,
+    // would take hundreds of MB of buffers per communicator.
     set_unless_set("NCCL_NVLS_ENABLE", "0");
     set_unless_set("NCCL_PAT_ENABLE", "0");
     // A service for diagnosis that listens on a socket; its thread has crashed jobs (NCCL issue 1996). We have our own time limit.
