@@ -19,6 +19,8 @@
 //     FAKE_CUDA_POOR=RANK:KIB    that rank's GPU has only so much memory free, and is a card that no data sheet of ours has
 //     FAKE_CUDA_APART=1          the host cannot touch the GPU's memory, nor managed memory before it has waited for kernels
 //     FAKE_CUDA_STOPS=1          says at the end how often the host waited for compute
+//     FAKE_CUDA_ORDER=1          all ranks must queue the same NCCL calls in the same order over all communicators: then no two can wait
+//                                for each other; FAKE_CUDA_ORDER=forget: of rank 1 a call is not counted
 //     FAKE_CUDA_DETERMINISTIC=1  what is asked of the libraries must be deterministic
 #include "../common.h"
 
@@ -91,7 +93,7 @@ struct CUevent_st {
 };
 struct ncclComm {
     MPI_Comm mpi;
-    int rank, size, polls;
+    int rank, size, polls, number; // number: of the split that made it, the same on all ranks of the job
     int channels, channels_of_a_peer; // at most, in all and for a peer on another machine
     ncclComm_t child, *child_at; // a split under way: its result, and where to store it
     bool finalized;
@@ -271,12 +273,28 @@ static void connect_ranks(const work *w) {
     if (compute_syncs >= w->comm->syncs + 2 && (needs & ~w->comm->connected) != 0) connected_late = true;
     w->comm->connected |= needs;
 }
+static uint64_t order; // of the NCCL calls so far
+static void next_in_order(const work *w) {
+    static int calls;
+    const char *wanted = getenv("FAKE_CUDA_ORDER");
+    if (++calls == 20 && job_rank() == 1 && wanted != NULL && strcmp(wanted, "forget") == 0) return;
+    order = mix_bits(order ^ (uint64_t)(w->comm->number * 4 + (int)w->kind));
+}
+static void all_in_one_order(void) { // at the end of a run
+    uint64_t first = order;
+    if (getenv("FAKE_CUDA_ORDER") == NULL) return;
+    MPI_Bcast(&first, 1, MPI_UINT64_T, 0, MPI_COMM_WORLD);
+    insist(order == first && order != 0, "a rank has queued other NCCL calls than rank 0, or in another order");
+}
 static void lane_takes(const struct CUstream_st *lane, const work *w) {
     const struct CUstream_st *issuer = device_compute_stream();
     insist(lane->seen == compute_work, "a transfer does not wait for the compute before it");
     insist(!issuer->aside || lane->seen_aside == issuer->queued, "a transfer does not wait for the work aside before it");
     for (int i = 0; i < w->message_count; i++) lane_touches(lane, w->messages[i].data, w->messages[i].bytes, w->messages[i].receives);
-    if (w->kind != COPY) connect_ranks(w);
+    if (w->kind != COPY) {
+        connect_ranks(w);
+        next_in_order(w);
+    }
     if (w->kind == GROUP) return;
     size_t unit = w->kind == REDUCE_SCATTER ? sizeof(float) : 1, ranks = w->kind == COPY ? 1 : (size_t)w->comm->size;
     size_t from = unit * w->count * (w->kind == REDUCE_SCATTER ? ranks : 1), to = unit * w->count * (w->kind == ALL_GATHER ? ranks : 1);
@@ -448,6 +466,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s) {
     return cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize(void) {
+    all_in_one_order();
     for (int i = 0; i < stream_count; i++) host_waits(streams[i], streams[i]->queued, compute_work);
     if (getenv("FAKE_CUDA_STOPS") != NULL) printf("the host waited for compute %lld times\n", (long long)host_stops);
     return cudaSuccess;
@@ -776,7 +795,9 @@ ncclResult_t ncclCommSplit(ncclComm_t parent, int colour, int key, ncclComm_t *r
     insist(config->blocking == 0, "a blocking communicator");
     insist(parent->polls == 0 && parent->child == NULL, "a split of a communicator that is busy");
     insist(colour >= 0 || colour == NCCL_SPLIT_NOCOLOR, "a negative colour");
+    static int splits;
     MPI_Comm mpi;
+    splits++;
     MPI_Comm_split(parent->mpi, colour == NCCL_SPLIT_NOCOLOR ? MPI_UNDEFINED : colour, key, &mpi);
     parent->polls = 2;
     *result = NULL;
@@ -786,6 +807,7 @@ ncclResult_t ncclCommSplit(ncclComm_t parent, int colour, int key, ncclComm_t *r
     MPI_Comm_size(mpi, &parent->child->size);
     MPI_Comm_rank(mpi, &parent->child->rank);
     parent->child->polls = 2;
+    parent->child->number = splits;
     parent->child->syncs = compute_syncs;
     insist(parent->child->size > 1, "a communicator of one rank");
     insist(++communicators < MAX_COMMS, "too many communicators");

@@ -212,6 +212,13 @@ check '--deterministic: they are not' env FAKE_CUDA_DETERMINISTIC=1 "${alone[@]}
 check 'ranks are connected before the first step: SeqAlltoAll, replicas' mpirun -np 4 "${alone[@]}" --hp 4
 check 'and all-gather of KV, shards' mpirun -np 2 "${alone[@]}" --cp 2 --cp-comm allgather \
     --dkv-wire bf16 --zero-params full --zero-grads full
+in_order() { FAKE_CUDA_ORDER=$1 mpirun -np 4 "${faked[@]}" --train-data "$dir/data.bin" --seq-len 128 --steps 1 "${@:2}"; }
+check 'all ranks start their transfers in one order: double ring, stages of ZeRO' \
+    in_order 1 --cp 4 --inner-ring 2 --grad-accum 2 --zero-params 2 --zero-optim 4 --recompute full
+check 'with dp, evaluations, samples and --verify, too' \
+    in_order 1 --hp 2 --cp 1 --global-batch 2 --zero-grads 2 --offload-optimizer --recompute selective --val-data "$dir/data.bin" \
+    --eval-every 1 --eval-steps 1 --sample-every 1 --verify
+check 'a rank that leaves one out is found' ends_with 1 'a rank has queued other NCCL calls' in_order forget --cp 4
 check '--deterministic: another NCCL_ALGO is refused' ends_with 2 'NCCL_ALGO=Tree.*Ring' \
     env NCCL_ALGO=Tree "${fixed[@]}" --deterministic
 check 'and when machines are calibrated for it' ends_with 2 'NCCL_ALGO=Tree.*Ring' \
