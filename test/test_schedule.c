@@ -3,8 +3,9 @@
 // compiled against fakes of the device that record every rank's operations as a program. The programs are then played against each other
 // over the strictest possible network: a rank can finish a transfer only once both its peers have started theirs, and data arrives only
 // then. Checked: no deadlock, the right block with the right mask at each step, every block used once, the same work at every step, no
-// buffer touched while it travels, every dKV home with the contribution of every rank exactly once, sent as float and as bf16. (F7-F10,
-// F42, F45) With packed documents: in each transfer the receiver expects the rows that the sender sends.
+// buffer touched while it travels, every hop under way while the rank computes what hides it, every dKV home with the contribution of every
+// rank exactly once, sent as float and as bf16. (F7-F10, F42, F44, F45) With packed documents: in each transfer the receiver expects the
+// rows that the sender sends.
 #include "../double_ring.cuh"
 #include "test.h"
 
@@ -269,6 +270,25 @@ static void make_ring(grid_shape shape, int c, bool dkv_bf16) {
     for (int i = 0; i < 2; i++) r->dkv_leaving[i] = memory_dkv[c][3 + i];
 }
 
+// The h-th operation of a kind on a lane of a program: where it is; -1 if there are fewer.
+static int op_at(const program *p, op_kind kind, int lane, int h) {
+    for (int i = 0, seen = 0; i < p->count; i++)
+        if (p->ops[i].kind == kind && p->ops[i].lane == lane && seen++ == h) return i;
+    return -1;
+}
+// What hides transfers: an inner hop is under way while the rank computes one block, an outer one during a whole window. The last hop of
+// each dKV ring, which goes home, is hidden by no block.
+static void check_overlap(const program *p, int w, int c) {
+    for (int lane = 0; lane < 4; lane++)
+        for (int h = 0, start; (start = op_at(p, OP_START, lane, h)) >= 0; h++) {
+            int finish = op_at(p, OP_FINISH, lane, h), blocks = 0;
+            for (int i = start; i < finish; i++) blocks += p->ops[i].kind == OP_FORWARD || p->ops[i].kind == OP_BACKWARD;
+            bool home = lane >= 2 && op_at(p, OP_START, lane, h + 1) < 0;
+            CHECK(blocks == (home ? 0 : lane % 2 == 0 ? 1 : w),
+                  "w %d: rank %d computes %d blocks during hop %d of lane %d", w, c, blocks, h, lane);
+        }
+}
+
 static void check_schedule_as(grid_shape shape, bool dkv_bf16) {
     floatX *q = memory_kv[0][0];
     query_base = (int64_t)(intptr_t)q;
@@ -289,8 +309,13 @@ static void check_schedule_as(grid_shape shape, bool dkv_bf16) {
                 memset(&t, 0, sizeof t);
                 t.dq = number; t.q = t.out = t.dout = q; t.lse = t.delta = number;
                 double_ring_backward(&rings[c], &t, own);
+                int under_way = 0; // compute behind double_ring_backward hides one hop
+                for (int i = 0; i < programs[c].count; i++)
+                    under_way += (programs[c].ops[i].kind == OP_START) - (programs[c].ops[i].kind == OP_FINISH);
+                CHECK(under_way == (shape.cp > 1), "cp %d w %d: rank %d has %d hops under way", shape.cp, shape.w, c, under_way);
                 home[c] = double_ring_home(&rings[c]);
             }
+            check_overlap(&programs[c], shape.w, c);
         }
         play_all(shape.cp, rings[0].Tc, pass == 0 ? "forward" : "backward", shape.w);
         uint64_t all = shape.cp == 64 ? ~0ull : (1ull << shape.cp) - 1;
@@ -307,9 +332,8 @@ static void check_schedule_as(grid_shape shape, bool dkv_bf16) {
 
 // The h-th OP_START of a lane in a program; NULL if it has fewer.
 static const op *start_of(const program *p, int lane, int h) {
-    for (int i = 0, seen = 0; i < p->count; i++)
-        if (p->ops[i].kind == OP_START && p->ops[i].lane == lane && seen++ == h) return &p->ops[i];
-    return NULL;
+    int i = op_at(p, OP_START, lane, h);
+    return i < 0 ? NULL : &p->ops[i];
 }
 // Packed documents: both sides of every transfer mean the same rows, without having communicated about them. several: in three segments.
 static void check_parts(grid_shape shape, bool dkv_bf16, bool several) {
