@@ -6,7 +6,8 @@ export ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=0 UBSAN_OPTIONS
 build() { check "build $*" make -j2 --no-print-directory "$@"; }
 
 # Kernels.
-build DEVICE=emulated build/emulated/test/{test_kernels,test_rounding,test_golden,compare_devices,bench_cuda,gpu_points} \
+build DEVICE=emulated \
+    build/emulated/test/{test_kernels,test_rounding,test_ring_precision,test_golden,compare_devices,bench_cuda,gpu_points} \
     build/emulated/train_llama
 build DEVICE=emulated FLOATX=float build/emulated-float/test/{test_kernels,compare_devices,test_golden,test_documents}
 build DEVICE=emulated SANITIZE=1 build/emulated-sanitize/test/test_kernels
@@ -38,6 +39,8 @@ for order in 0 1; do
     done
 done
 unset EMULATION_REVERSE
+
+check 'sums of a ring are float, bf16' mpirun -np 8 build/emulated/test/test_ring_precision
 
 # Training.
 check 'CPU device' build/cpu/test/compare_devices write "$dir/reference"
