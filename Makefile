@@ -32,8 +32,10 @@ BUILD := build/$(DEVICE)$(if $(filter emulated-float,$(DEVICE)-$(FLOATX)),-float
 CC := gcc
 CXX := g++
 ERRORS := $(if $(filter 1,$(WERROR)),-Werror)
+# Counts and offsets of elements have 64 bits: one that is put into an int, unless it says so by a cast, is a warning.
+NARROW := -Wconversion -Wno-sign-conversion -Wno-float-conversion
 # The last: clang's warning about loops that it does not vectorize.
-WARN := -Wall -Wextra $(ERRORS) -Wc++-compat -Wpointer-arith -Wstrict-prototypes -Wmissing-prototypes -Wno-pass-failed
+WARN := -Wall -Wextra $(ERRORS) $(NARROW) -Wc++-compat -Wpointer-arith -Wstrict-prototypes -Wmissing-prototypes -Wno-pass-failed
 # clang 14 accepts -march=native on x86-64 only; on aarch64 -mcpu=native selects architecture and tuning, for both compilers.
 TARGET := $(if $(filter aarch64-native,$(shell uname -m)-$(ARCH)),-mcpu=native,-march=$(ARCH))
 OPT := -O3 $(TARGET) -fno-math-errno -fno-trapping-math
@@ -76,7 +78,8 @@ else ifeq ($(DEVICE),emulated)
                     device/cpu/blas.c device/cpu/host_memory.c $(COMM_SOURCE)
   DEVICE_FLAGS := -DDEVICE_EMULATED $(if $(filter bf16,$(FLOATX)),-DDEVICE_BF16)
   CFLAGS += $(DEVICE_FLAGS)
-  KERNEL_COMPILER := $(CXX) -x c++ -std=c++17 -D_GNU_SOURCE -g1 $(OPT) -Wall -Wextra $(ERRORS) -Wno-unknown-pragmas $(DEVICE_FLAGS)
+  KERNEL_COMPILER := $(CXX) -x c++ -std=c++17 -D_GNU_SOURCE -g1 $(OPT) -Wall -Wextra $(ERRORS) $(NARROW) -Wno-unknown-pragmas \
+                     $(DEVICE_FLAGS)
   LIBS += -lstdc++
   ifeq ($(SANITIZE),races)
     DEVICE_SOURCES += device/cuda/races.cc

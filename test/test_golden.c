@@ -113,7 +113,7 @@ static void check_golden(const char *name, const golden *g, int hp, int cp, int6
         memcpy(want + seen++ * g->V, g->logits + position * g->V, sizeof(float) * (size_t)g->V);
     }
     for (int64_t i = 0; i < seen * g->V; i++) {
-        worst = test_worse(worst, fabsf(logits[i] - want[i]));
+        worst = (float)test_worse(worst, fabsf(logits[i] - want[i]));
         largest = fmaxf(largest, fabsf(want[i]));
     }
     products of_logits = {0, 0, 0};

@@ -81,7 +81,7 @@ double device_measure_gemm(void) {
     do {
         double from = device_seconds();
         op_linear_forward(x + 2 * n * n, x, x + n * n, NULL, n, n, n);
-        double rate = 2.0 * n * n * n / (device_seconds() - from);
+        double rate = 2.0 * (double)(n * n * n) / (device_seconds() - from);
         if (rate > best) best = rate;
     } while (device_seconds() - began < 0.1);
     device_free(x);
