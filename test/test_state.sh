@@ -566,6 +566,43 @@ exec 9<&-
 check 'the model is beside it' grep -q "^error: --export .*/late: already exists by now; the model is in .*/late-3$" "$dir/late.out"
 check 'and whole' "$binary" --model "$dir/late-3" --dry-run
 check 'with nothing left of it' [ ! -e "$dir/late-3.unfinished" -a -z "$(ls "$dir/late")" ]
+preload synced <<'C' # notes what is synced, and renamed, in $SYNCED
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+static void note(const char *what, const char *path) {
+    FILE *f = fopen(getenv("SYNCED"), "a");
+    fprintf(f, "%s %s\n", what, path);
+    fclose(f);
+}
+int fsync(int fd) {
+    char link[64], path[4096] = "";
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    if (readlink(link, path, sizeof path - 1) > 0) note("sync", path);
+    return (int)syscall(SYS_fsync, fd);
+}
+int rename(const char *from, const char *to) {
+    note("rename", from);
+    return (int)syscall(SYS_renameat, AT_FDCWD, from, AT_FDCWD, to);
+}
+C
+check 'a run that notes what is synced' env SYNCED="$dir/synced.log" mpirun -np 2 -x LD_PRELOAD="$dir/synced.so" "$binary" --model nano \
+    --from-scratch --train-data "$dir/data.bin" --seq-len 50 --steps 1 --threads 1 --cp 2 --out "$dir/synced" --export "$dir/synced_model"
+check 'each file of a state and an export is on disk before their folder has its name, and then the name' python3 -c "
+import os
+lines = [line.split() for line in open('$dir/synced.log')]
+for before, after in ('$dir/synced/unfinished-step-00000001', '$dir/synced/step-00000001'), \
+        ('$dir/synced_model.unfinished', '$dir/synced_model'):
+    named = lines.index(['rename', before])
+    synced = [path for what, path in lines[:named] if what == 'sync']
+    for folder, _, files in os.walk(after):
+        folder = before + folder[len(after):]
+        assert folder in synced, folder
+        for file in set(files) - {'exported_to'}: # by each rank that writes it
+            assert synced.count(folder + '/' + file) == (2 if file.endswith('.safetensors') else 1), (file, synced)
+    assert ['sync', os.path.dirname(after)] in lines[named:], after"
 preload unsynced <<'C' # $UNSYNCED cannot be synced, and nothing in it removed
 #include <errno.h>
 #include <stdio.h>
