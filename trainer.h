@@ -461,7 +461,7 @@ static inline void print_start(const trainer *t) {
            device_peak_flops() > 0 ? "data sheet" : t->peak_flops > 0 ? "GEMM rate measured at start" : "no data sheet, no GEMM rate");
     printf("model       %s: %.1f M parameters, L %d D %d H %d Hkv %d HS %d F %d V %d%s\n", c->name, 1e-6 * (double)config_parameters(c),
            c->L, c->D, c->H, c->Hkv, c->HS, c->F, c->V, c->tied ? ", tied" : "");
-    snprintf(windows, sizeof windows, "windows of %d", t->g.shape.w);
+    snprintf(windows, sizeof windows, "windows of %d%s", t->g.shape.w, grid_weave(&t->g.shape) > 1 ? ", interleaved" : "");
     printf("grid        %d rank%s = dp %d x hp %d x cp %d", t->g.ranks, plural(t->g.ranks), t->g.shape.dp, t->g.shape.hp, t->g.shape.cp);
     if (t->g.shape.cp > 1)
         printf(", %s", t->m.attention.ring.allgather ? "all-gather of KV" : grid_one_ring(&t->g.shape) ? "one ring" : windows);

@@ -325,8 +325,8 @@ check 'a header without a library is no cuDNN' \
 # Without cuDNN, with the hand-written kernels alone. Last, because this build replaces the program.
 rm -f "$binary"
 kernels=(device/cuda/*.cu) # the same with and without it: not compiled anew
-check 'build without cuDNN' make -j2 --no-print-directory DEVICE=cuda CUDNN=0 BUILD=$build $(printf -- "-o $build/%s.o " "${kernels[@]%.cu}") \
-    "$binary"
+check 'build without cuDNN' make -j2 --no-print-directory DEVICE=cuda CUDNN=0 BUILD=$build \
+    $(printf -- "-o $build/%s.o " "${kernels[@]%.cu}") "$binary"
 check 'it starts without cuDNN' "$binary" --help
 check 'it needs no cuDNN' lacks cudnn ldd "$binary"
 rm -f "$binary"

@@ -19,7 +19,7 @@ for flag in $named; do
         --rest | --preflight | --requeue | --open-mode | --signal | --mpi | --job-name | --nodes | --ntasks-per-node | --exclusive | \
         --mem | --time | --cpu-bind | --gpu-bind | --gpus-per-task | --hostfile | --exclude | --label | --output | --tag-output | \
         --local-dir | --max-model-len | --terminal | --only | --show | --no-print-directory | --check | --shm-size | --ipc | \
-        --bind-to | --map-by | --ulimit) continue ;;
+        --bind-to | --map-by | --ulimit | --propagate) continue ;;
     esac
     [[ $flag == *- ]] || flag+=' ' # --offload-*, for instance, is the beginning of a flag
     check "documented flag $flag" grep -q -- "^  $flag" "$dir/help"
@@ -27,7 +27,7 @@ done
 check 'a ~ that the shell has left is no folder' ends_with 2 'left the ~ of "~/runs" as it is' "$binary" "${model[@]}" --out=~/runs
 check 'version' bash -c "'$binary' --version | grep -q '^train_llama [0-9]'"
 
-# One global batch of 8 sequences on six grids: the same losses, norms and evaluation. Here and below, what is sums of floats in another
+# One global batch of 8 sequences on seven grids: the same losses, norms and evaluation. Here and below, what is sums of floats in another
 # order may differ by 1e-5 of it; after the steps of these runs 3e-8 and less was seen, for 5 tokens 3e-7.
 train() { # name ranks option...
     local name=$1 ranks=$2
@@ -40,6 +40,7 @@ train dp 4 --batch-size 1 --grad-accum 2 --cp-comm allgather --zero-params full 
 train hp 4 --hp 4 --batch-size 4 --grad-accum 2 --recompute selective --placement context-first
 train cp 6 --cp 3 --batch-size 2 --grad-accum 2 --inner-ring 1 --recompute full --zero-optim 2
 train both 8 --hp 2 --cp 2 --batch-size 4 --cp-comm allgather --zero-params 2 --zero-grads 4 --zero-optim 8 --offload-optimizer --verify
+train windows 4 --cp 4 --inner-ring 2 --gpus-per-node 4 --nics-per-node 2 --batch-size 8
 train tiles 2 --cp 2 --batch-size 8 --mlp-tile 37 --loss-tile 50 --offload-activations 1 --recompute auto
 cat >"$dir/compare.py" <<'PY'
 import json, sys
@@ -75,9 +76,10 @@ check 'cp 1 gathers no KV, whatever --cp-comm says' [ "$(grep -h '^grid ' "$dir"
 check 'what --mlp-tile has computed again is not said to be kept' \
     grep -q '^recompute   2 layers keep all but gate and up, 0 selective' "$dir/tiles.out"
 check 'two runs of one seed are equal' python3 "$dir/compare.py" "$dir/one.jsonl" "$dir/again.jsonl" 0
-for name in dp hp cp both tiles; do
+for name in dp hp cp both windows tiles; do
     check "grid $name has the curve of one rank" python3 "$dir/compare.py" "$dir/one.jsonl" "$dir/$name.jsonl" 1e-5
 done
+check 'how the ranks form windows is said' grep -q '^grid .* cp 4, windows of 2, interleaved$' "$dir/windows.out"
 check 'tiles are those that were asked for' grep -qx 'tiles       MLP 37 rows, loss 50 rows' "$dir/tiles.out"
 check 'random models and options have the losses of one rank' python3 test/random_runs.py --binary "$binary" --runs 12
 
