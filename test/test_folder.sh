@@ -237,7 +237,14 @@ refuse 'a matrix for a vector' 'model.norm.weight" has the wrong shape' \
 refuse 'dtype that is none of ours' '"I32"; legal values are F32, F16, BF16' \
     't["model.norm.weight"] = ("I32", [32], t["model.norm.weight"][2])'
 refuse 'no lm_head, not tied' 'lm_head.weight" is missing' 'del t["lm_head.weight"]'
+refuse 'no embedding, not tied' 'model.embed_tokens.weight" is missing' 'del t["model.embed_tokens.weight"]'
 base=$golden/folder_tied_f16
+refuse 'tied, lm_head of fewer rows' 'have different shapes, but config.json ties them' \
+    'e = t["model.embed_tokens.weight"]; t["lm_head.weight"] = (e[0], [e[1][0] - 1, e[1][1]], e[2][:-2 * e[1][1]])'
+refuse 'tied, lm_head of another width' 'have different shapes, but config.json ties them' \
+    'e = t["model.embed_tokens.weight"]; t["lm_head.weight"] = (e[0], [e[1][0], e[1][1] // 2], e[2][:len(e[2]) // 2])'
+refuse 'tied, lm_head of three dimensions' 'have different shapes, but config.json ties them' \
+    'e = t["model.embed_tokens.weight"]; t["lm_head.weight"] = (e[0], e[1] + [1], e[2])'
 refuse 'tied, lm_head differs' 'differ, but config.json ties them' \
     'e = t["model.embed_tokens.weight"]; t["lm_head.weight"] = (e[0], e[1], e[2][:-1] + b"\x07")'
 mkdir "$dir/tied"
