@@ -267,6 +267,9 @@ check 'host memory of CPUs' ends_with 2 '^error: --host-memory is for GPUs; on C
     "$binary" --plan --model tiny --cluster cpu --ranks 2 --host-memory 1GiB
 check 'two ranks of a node, a budget' \
     says 'longest sequence in 1.0 GiB and 931.3 GiB of host memory a rank' --model nano --cluster h200 --ranks 2 --memory-budget 1GiB
+check 'those of 8 nodes' \
+    says 'longest sequence in 1.0 GiB and 232.8 GiB of host memory a rank' --model nano --cluster h200 --ranks 64 --memory-budget 1GiB
+check 'none beside that of a CPU' lacks 'host memory' "$binary" --dry-run --model nano --cluster cpu --ranks 2 --memory-budget 1GiB
 check '0.4 of 4 layers are 2' says '; 2 offloaded, of which 0 are copied to the host' --model tiny --offload-activations 0.4
 memory_of() { # recompute, part of the layers that is offloaded
     "$binary" --dry-run --model tiny --cluster h100 --recompute "$1" --offload-activations "$2" |
@@ -455,7 +458,7 @@ refuse 'and nothing 1 % longer' 'on these ranks up to [0-9]+ tokens fit' \
     "${big[@]}" --ranks 8 --seq-len $((${longest:-1} / 100 * 101))
 full_zero=(--zero-params full --zero-grads full --zero-optim full)
 offloaded=(--dry-run --model llama3-8b --cluster h200 --ranks 8 --hp 8 --recompute none --offload-activations 1 "${full_zero[@]}")
-less='a smaller --offload-activations, --recompute selective, full or auto, more ranks'
+less='a smaller --offload-activations, --recompute selective, full or auto, more ranks .*; --host-memory says that a machine has more\)$'
 refuse 'more host memory than a node has' "of host memory but may use only 232.8 GiB; to reduce it: $less" "${offloaded[@]}" --seq-len 1000K
 longest=$("$binary" "${offloaded[@]}" --seq-len 512K | sed -n 's/^longest .*: \([0-9]*\) tokens$/\1/p')
 check 'the longest sequence fits the host, too' "$binary" "${offloaded[@]}" --seq-len "$longest"
@@ -469,6 +472,16 @@ check '--recompute auto keeps what the host holds, too' bash -c "'$binary' ${off
     sed -n 's/^bytes .* host //p' | awk '{print} END {exit !(\$1 > 200 * 2^30 && \$1 <= 250e9)}'"
 check 'a dry run shows the table of what does not fit' \
     bash -c "'$binary' ${offloaded[*]} --seq-len 1000K 2>/dev/null | grep -q '^  activations  .* GiB  .* GiB'"
+takes=$("$binary" --dry-run --model nano --recompute none | awk '/^bytes of a rank/ {print $6 + $8}')
+check 'a budget of exactly what is taken' "$binary" --dry-run --model nano --recompute none --memory-budget "$takes"
+refuse 'and of a byte less' 'a rank needs' --dry-run --model nano --recompute none --memory-budget $((takes - 1))
+check 'nothing is offloaded, and nothing said of it' ends_with 0 ' 0 full; 0 offloaded$' "$binary" --dry-run --model nano
+for budget in '' '--memory-budget 1GiB'; do
+    check "without training, nothing is said of --recompute $budget" \
+        lacks 'recompute [af]u' "$binary" --dry-run --model nano --steps 0 $budget
+done
+check 'sequences of 2^38 tokens are looked for' bash -c "
+    '$binary' --dry-run --model nano --memory-budget 1024TiB | awk '/^longest/ {tokens = \$(NF - 1)} END {exit !(tokens >= 2 ^ 38)}'"
 refuse 'CPUs: what is offloaded lies in the same memory' 'needs 7.8 GiB but may use only 7.5 GiB' --dry-run \
     --model tiny --cluster cpu --ranks 8 --cp 8 --seq-len 1250K --recompute none --offload-activations 1
 one_billion=(--dry-run --model llama3.2-1b --memory-budget)
@@ -478,7 +491,13 @@ refuse 'a copy of the states, too, and the message says so' 'full, --moments bf1
     "${one_billion[@]}" 30GiB --out none --save-every 5
 refuse 'but not moments in bf16, when they are' '--zero-optim full, no --save-every, smaller' \
     "${one_billion[@]}" 20GiB --out none --save-every 5 --moments bf16
-refuse 'or when there are none' '--zero-optim full, smaller' "${one_billion[@]}" 4GiB --steps 0
+for kind in none selective; do
+    refuse "or when there are none, nor activations of --recompute $kind" \
+        'reduce it: more ranks, --zero-params, --zero-grads and --zero-optim full, smaller' \
+        "${one_billion[@]}" 4GiB --steps 0 --ranks 2 --dp 2 --recompute $kind
+done
+refuse 'moments in bf16, where what is offloaded lies in the same memory' '--zero-optim full, --moments bf16, smaller' \
+    "${one_billion[@]}" 30GiB --seq-len 256K --offload-optimizer
 host=(--dry-run --model llama3-8b --cluster h100 --ranks 8 --hp 8 --host-memory 40GiB)
 refuse 'moments in bf16, where they are on the host' 'host memory .* reduce it: no --offload-optimizer, --moments bf16, more ranks' \
     "${host[@]}" --offload-optimizer
@@ -486,8 +505,18 @@ refuse 'or a copy of them' 'host memory .* reduce it: --moments bf16, no --save-
     "${host[@]}" "${full_zero[@]}" --out none --save-every 5
 refuse 'not when they are already' 'host memory .* reduce it: no --offload-optimizer, more ranks' \
     "${host[@]}" --offload-optimizer --moments bf16
+nothing='no --offload-parameters, no --offload-gradients, no --offload-optimizer'
+refuse 'all that is offloaded' "reduce it: $nothing, more ranks .--dry-run prints the memory by category.\$" \
+    "${host[@]}" "${full_zero[@]}" --offload-optimizer --offload-gradients --offload-parameters --moments bf16 --recompute none
+refuse 'without training, too' "reduce it: $nothing, more ranks" \
+    "${host[@]:0:9}" --host-memory 10GiB "${full_zero[@]}" --offload-optimizer --offload-gradients --offload-parameters \
+    --steps 0 --export none
 refuse 'what a GPU can do is said' '--zero-optim full, --offload-activations 1, --offload-gradients, --offload-parameters, smaller' \
     --dry-run --model llama3-8b --cluster h100 --ranks 1 --recompute full --offload-optimizer --seq-len 2M
+refuse 'what selective recompute keeps, and no copy of the states, which is on the host' \
+    'reduce it: --recompute full or auto, more ranks, --zero-params, .* --moments bf16, smaller' \
+    --dry-run --model llama3-8b --cluster h100 --ranks 8 --hp 8 --recompute selective --zero-optim full --zero-grads full --seq-len 4M \
+    --out none --save-every 5
 refuse 'and not what is done already' 'reduce it: more ranks, smaller' \
     --dry-run --model llama3-8b --cluster h100 --ranks 8 --hp 8 --recompute full --offload-activations 1 \
     --offload-optimizer --offload-gradients --offload-parameters "${full_zero[@]}" --seq-len 8M
