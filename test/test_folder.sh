@@ -102,6 +102,16 @@ check 'a window as long as the sequence: loss is that of none' tools loss $golde
 check 'a shorter one' ends_with 2 'sliding window of 64 tokens, .*; legal values of --seq-len are 1 to 64' \
     "$binary" --model "$dir/window" --steps 0 --seq-len 65
 
+# Memory that is not zero when a run gets it (0x5a): the moments of AdamW begin at 0.
+for filled in 0 165; do
+    env MALLOC_PERTURB_=$filled "$binary" --model $golden/folder_f32 "${data[@]}" --batch-size 2 --steps 3 \
+        --log "$dir/filled$filled" >"$dir/out" 2>&1
+done
+check 'moments begin at 0' python3 -c "
+import json
+steps = [[json.loads(line)['loss'] for line in list(open('$dir/filled' + n))[1:4]] for n in ('0', '165')]
+assert steps[0] == steps[1] and len(steps[0]) == 3, steps"
+
 # A single file counts more than an index beside it, which transformers leaves there when it saves over a folder of several files.
 cp -r $golden/folder_tied_f16 "$dir/stale"
 cp $golden/folder_f32/model.safetensors.index.json "$dir/stale"
@@ -247,6 +257,8 @@ refuse 'tied, lm_head of three dimensions' 'have different shapes, but config.js
     'e = t["model.embed_tokens.weight"]; t["lm_head.weight"] = (e[0], e[1] + [1], e[2])'
 refuse 'tied, lm_head differs' 'differ, but config.json ties them' \
     'e = t["model.embed_tokens.weight"]; t["lm_head.weight"] = (e[0], e[1], e[2][:-1] + b"\x07")'
+check 'of 5 ranks, which do not divide its elements, each part is compared' \
+    ends_with 2 'differ, but config.json ties them' mpirun -np 5 "$binary" --model "$dir/bad" --steps 0 --threads 1
 mkdir "$dir/tied"
 cp $base/config.json "$dir/tied"
 tools edit $base "$dir/tied" 't["lm_head.weight"] = t["model.embed_tokens.weight"]
