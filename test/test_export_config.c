@@ -30,6 +30,9 @@ static void check_round_trip(const model_config *c, const char *folder) {
     CHECK(c->rope.kind == ROPE_PLAIN || strstr(text, "\"high_freq_factor\":\t4.0") != NULL || strstr(text, "\"factor\":\t4.0") != NULL,
           "%s: %s", c->name, text);
 
+    CHECK(strstr(text, "\"bos_token_id\":\tnull") != NULL && strstr(text, "\"eos_token_id\":\tnull") != NULL &&
+          (strstr(text, "\"rope_scaling\":\tnull") != NULL) == (c->rope.kind == ROPE_PLAIN), "%s: %s", c->name, text);
+
     // Written again with that folder as the source: nothing changes.
     char before[4096];
     snprintf(before, sizeof before, "%s", text);
@@ -54,16 +57,39 @@ static void check_round_trip(const model_config *c, const char *folder) {
         CHECK(ok && back.rope_theta == wanted.rope_theta && back.rope.kind == r->kind &&
               memcmp(&back.rope.factor, &r->factor, sizeof *r - offsetof(rope_scaling, factor)) == 0,
               "%s: change %zu is not read again: %s", c->name, i, error.text);
+        text = file_read_text(path_join(folder, "config.json").text, CONFIG_BYTES, &error);
+        CHECK(text != NULL && (strstr(text, "\"rope_scaling\":\tnull") != NULL) == (r->kind == ROPE_PLAIN),
+              "%s: change %zu: %s", c->name, i, text != NULL ? text : "no text");
+        free(text);
     }
 }
 
-// The length in a tokenizer_config.json changes if it is the model's old one, and nothing else does.
-static void check_tokenizer_length(const char *folder, const char *before, const char *expected) {
+// A source's number type is replaced, under the name that it has there.
+static void check_dtype(const model_config *c, const char *folder, const char *name) {
+    error_text error = {"", 0};
+    cJSON *json = hf_config(c);
+    cJSON_AddStringToObject(json, name, "float32");
+    char *bytes = cJSON_Print(json), found[64];
+    hf_file file = {NULL, bytes, strlen(bytes)};
+    hf_source source = {.folder = folder, .files = &file, .file_count = 1};
+    bool ok = hf_write_config(c, folder, &source, DTYPE_F16, &error);
+    char *text = ok ? file_read_text(path_join(folder, "config.json").text, CONFIG_BYTES, &error) : NULL, *first, *second = NULL;
+    snprintf(found, sizeof found, "\"%s\":\t\"float16\"", name);
+    first = text != NULL ? strstr(text, "dtype\"") : NULL;
+    if (first != NULL) second = strstr(first + 1, "dtype\"");
+    CHECK(first != NULL && second == NULL && strstr(text, found) != NULL, "%s: %s", name, text != NULL ? text : error.text);
+    free(text);
+    free(bytes);
+    cJSON_Delete(json);
+}
+
+// The length in a tokenizer_config.json changes if the model's has, and is more, and nothing else does.
+static void check_tokenizer_length(const char *folder, int64_t was, const char *before, const char *expected) {
     error_text error;
     error.text[0] = '\0';
     path_text to = path_join(folder, "to");
     hf_file file = {NULL, text_copy(before), strlen(before)};
-    bool ok = hf_write_longer(&file, to.text, "\"model_max_length\"", 48, 64, &error);
+    bool ok = hf_write_longer(&file, to.text, "\"model_max_length\"", was, 64, &error);
     free(file.bytes);
     char *text = ok ? file_read_text(to.text, CONFIG_BYTES, &error) : NULL;
     CHECK(text != NULL && strcmp(text, expected) == 0, "%s became %s", before, text != NULL ? text : error.text);
@@ -86,6 +112,10 @@ int main(int argc, char **argv) {
     c.rope.beta_slow = 1;
     c.rope.attention_factor = 1.25;
     check_round_trip(&c, folder);
+    c.rope.attention_factor = 0.1 + 0.2; // of 17 digits
+    check_round_trip(&c, folder);
+    check_dtype(&c, folder, "dtype");
+    check_dtype(&c, folder, "torch_dtype");
     // A source's number beside RoPE, which transformers 5 prefers to the one inside, goes when RoPE changes.
     error_text error = {"", 0};
     for (int changed = 0; changed < 2; changed++) {
@@ -103,22 +133,34 @@ int main(int argc, char **argv) {
         cJSON *json = hf_config(&c);
         cJSON_AddNumberToObject(json, "max_sequence_length", (double)c.max_position / 2);
         cJSON_AddNumberToObject(json, "seq_length", (double)c.max_position * 8);
+        cJSON_AddNumberToObject(json, "model_max_length", (double)c.max_position / 2);
         model_config other = c;
         other.max_position *= 1 + 3 * longer;
         hf_change_config(json, &other, &error);
-        double of[] = {(double)c.max_position * (longer ? 4 : 1), (double)c.max_position * (longer ? 4 : 0.5), (double)c.max_position * 8};
-        const char *const names[] = {"max_position_embeddings", "max_sequence_length", "seq_length"};
-        for (int i = 0; i < 3; i++) {
+        double of[] = {(double)c.max_position * (longer ? 4 : 1), (double)c.max_position * (longer ? 4 : 0.5), (double)c.max_position * 8,
+                       (double)c.max_position * (longer ? 4 : 0.5)};
+        const char *const names[] = {"max_position_embeddings", "max_sequence_length", "seq_length", "model_max_length"};
+        for (int i = 0; i < 4; i++) {
             const cJSON *at = cJSON_GetObjectItemCaseSensitive(json, names[i]);
             CHECK(cJSON_IsNumber(at) && at->valuedouble == of[i], "longer %d: %s is %g, not %g", longer, names[i], at->valuedouble, of[i]);
         }
         cJSON_Delete(json);
     }
-    check_tokenizer_length(folder, "{\"model_max_length\": 48, \"b\": 48}", "{\"model_max_length\": 64, \"b\": 48}");
-    check_tokenizer_length(folder, "{\"model_max_length\": 1000000000000000019884624838656}",
+    check_tokenizer_length(folder, 48, "{\"model_max_length\": 48, \"b\": 48}", "{\"model_max_length\": 64, \"b\": 48}");
+    check_tokenizer_length(folder, 48, "{\"model_max_length\": 1000000000000000019884624838656}",
                            "{\"model_max_length\": 1000000000000000019884624838656}");
-    check_tokenizer_length(folder, "{\"b\": 48}", "{\"b\": 48}");
+    check_tokenizer_length(folder, 48, "{\"model_max_length\"\t:\r\n40}", "{\"model_max_length\"\t:\r\n64}");
+    check_tokenizer_length(folder, 48, "{\"model_max_length\": null}", "{\"model_max_length\": null}");
+    check_tokenizer_length(folder, 64, "{\"model_max_length\": 40}", "{\"model_max_length\": 40}");
+    check_tokenizer_length(folder, 48, "{\"b\": 48}", "{\"b\": 48}");
+    cJSON *few = cJSON_Parse("{\"attention_dropout\": 0.07, \"rope_theta\": 10000}");
+    hf_print_floats(few);
+    char *digits = cJSON_PrintUnformatted(few);
+    CHECK(strcmp(digits, "{\"attention_dropout\":0.07,\"rope_theta\":10000.0}") == 0, "%s", digits);
+    free(digits);
+    cJSON_Delete(few);
     CHECK(hf_short_number(1e-5f) == 1e-5 && hf_short_number(1e-6f) == 1e-6 && hf_short_number(0.1f) == 0.1 &&
+          hf_short_number(0.1234567f) == 0.1234567 &&
           (float)hf_short_number(1.0f / 3) == 1.0f / 3, "short numbers");
     folder_remove(folder);
     return test_finish("test_export_config", NULL);
