@@ -156,6 +156,8 @@ printf '{"a": [1e30, "\\u00e9"],\n "model_max_length" : 40, "b": 48}' >"$dir/sho
 companions='LICENSE USE_POLICY.md added_tokens.json chat_template.jinja generation_config.json merges.txt special_tokens_map.json
     tokenizer.json tokenizer.model vocab.json'
 for name in $companions README.md; do { echo "$name" && seq 20000; } >"$dir/short_config/$name"; done # of 100 KB
+mkdir "$dir/short_config/tokenizer.d" # neither is a file
+ln -s nowhere "$dir/short_config/tokenizer.lost"
 printf '{\n  "max_length": 48,\n  "max_new_tokens": 8\n}' >"$dir/short_config/generation_config.json"
 "$binary" --model "$dir/short_config" "${long[@]}" --steps 1 --lr 0 "${stretch[@]}" --out "$dir/yarn_states" \
     --export "$dir/yarn2" >"$dir/out" 2>&1
@@ -171,6 +173,11 @@ for name in ${companions/generation_config.json/}; do
 done
 check 'export: and nothing else' [ "$(ls "$dir/yarn2" | grep -v safetensors | wc -l)" -eq 12 ]
 check 'a length that did not change stays' cmp "$dir/yarn2/tokenizer_config.json" "$dir/yarn3/tokenizer_config.json"
+cp -r "$dir/short_config" "$dir/shorter_said"
+sed -i 's/48/40/' "$dir/shorter_said/generation_config.json"
+"$binary" --model "$dir/shorter_said" --steps 0 --threads 1 --export "$dir/said" >"$dir/out" 2>&1
+check 'nor one less than that of a model that stays as long' cmp "$dir"/{shorter_said,said}/tokenizer_config.json
+check 'in neither file' cmp "$dir"/{shorter_said,said}/generation_config.json
 check 'a state says the same' tools rope $golden/folder_f32 "$dir/yarn_states/step-00000001" "$rope" 160
 "$binary" --model "$dir/short_config" "${long[@]}" --steps 2 --out "$dir/yarn_states" --resume >"$dir/out" 2>&1
 check 'resume without the options: refused' [ $? -eq 2 ]
