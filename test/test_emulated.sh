@@ -169,6 +169,9 @@ for length in 2K 128K 2M; do
 done
 check 'a plan for GPUs with other host memory than usual' ends_with 0 "^mpirun -np 2 .*--host-memory 107374182400 " \
     build/emulated/train_llama --plan --model tiny --ranks 2 --host-memory 100GiB
+check 'the host memory of a machine is for all of its ranks' ends_with 2 'of host memory but may use only 512.0 KiB' \
+    mpirun -np 2 build/emulated/train_llama --model nano --from-scratch --train-data "$dir/data.bin" --seq-len 64 --steps 1 \
+    --offload-optimizer --host-memory 1MiB
 check 'stochastic rounding, 4 ranks' mpirun -np 4 build/emulated/test/test_rounding
 
 closing_line
