@@ -99,9 +99,9 @@ static inline bool run_check_memory(const options *o, const model_config *c, con
     run_add_way(keep_less, sizeof keep_less, setup->B > 1, "a smaller --batch-size, ");
     if (bytes > room.device) {
         run_add_way(ways, sizeof ways, trains && g->shape.dp > 1, "a larger --cp in place of dp, ");
-        bool sharded = g->ranks > 1 && setup->zp == g->ranks && setup->zg == g->ranks && setup->zo == g->ranks;
+        bool sharded = g->ranks > 1 && setup->zp == g->ranks; // and so are zg and zo, which are multiples of it
         run_add_way(ways, sizeof ways, !sharded, "--zero-params, --zero-grads and --zero-optim full, ");
-        run_add_way(ways, sizeof ways, !cpu && trains && setup->offload_layers < L, "--offload-activations 1, ");
+        run_add_way(ways, sizeof ways, !cpu && setup->offload_layers < L, "--offload-activations 1, ");
         run_add_way(ways, sizeof ways, !cpu && setup->offload_states < OFFLOAD_OPTIMIZER, "--offload-optimizer, ");
         run_add_way(ways, sizeof ways, !cpu && setup->offload_states < OFFLOAD_GRADIENTS, "--offload-gradients, ");
         run_add_way(ways, sizeof ways, !cpu && setup->offload_states < OFFLOAD_PARAMETERS, "--offload-parameters, ");
