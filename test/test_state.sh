@@ -653,6 +653,15 @@ check 'what a killed export left and cannot be removed: refused' ends_with 2 \
     unsynced "$dir/others" "${exports[@]}" "$dir/others/left"
 touch "$dir/file"
 check 'a file, with a slash' ends_with 2 '^error: --export .*/file/: already exists' "${exports[@]}" "$dir/file/"
+for path in file/model file/folder/model; do
+    check "a file for a folder above it, $path" ends_with 2 '^error: --export .*: its parent .*/file.* is not an existing folder' \
+        "${exports[@]}" "$dir/$path"
+done
+mkdir "$dir/cached"
+check 'a file of an export that is not sure to be on disk: status 1' \
+    ends_with 1 '^error: --export .*/model.safetensors: cannot be written' \
+    unsynced "$dir/cached/model.unfinished/model.safetensors" "${exports[@]}" "$dir/cached/model"
+check 'and has no name' [ ! -e "$dir/cached/model" ]
 preload log_signal <<'C' # a signal when the second file, the log, is locked
 #include <signal.h>
 #include <sys/syscall.h>
@@ -713,6 +722,8 @@ int flock(int fd, int how) {
 }
 C
 check 'without locks' env LD_PRELOAD="$dir/lockless.so" "$binary" "${common[@]}" --out "$dir/lockless"
+mkdir "$dir/unlocked.unfinished" # as an export that was killed leaves it
+check 'an export, too' env LD_PRELOAD="$dir/lockless.so" "${exports[@]}" "$dir/unlocked"
 
 # A disk with room for the states that a run adds, and one byte less; nano has 125248 parameters.
 preload small <<'C'
