@@ -648,6 +648,35 @@ mkdir "$dir/beside"
 wait $job 2>/dev/null
 check 'a run that is killed while it writes its model beside a name that was taken' [ $? -eq 137 ]
 check 'is not taken for one that has exported' ends_with 2 '^error: --export .*/beside: already exists' "${beside[@]}"
+preload taken <<'C' # the name is taken when a whole export is about to get it: by a folder, or a file
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+int rename(const char *from, const char *to) {
+    char inside[4096];
+    int folder = strcmp(getenv("RACED"), "folder") == 0;
+    if (strcmp(strrchr(to, '/'), "/raced") == 0) {
+        if (folder) mkdir(to, 0777);
+        snprintf(inside, sizeof inside, "%s%s", to, folder ? "/other" : "");
+        close(open(inside, O_CREAT | O_WRONLY, 0666));
+    }
+    return (int)syscall(SYS_rename, from, to);
+}
+C
+for kind in folder file; do
+    rm -rf "$dir"/raced*
+    raced=("$binary" "${early[@]:0:9}" --train-data "$dir/data.bin" --steps 1 --out "$dir/raced-out" --resume --export "$dir/raced")
+    check "a name that a $kind takes while the model is written: it is beside it" \
+        ends_with 2 '^error: --export .*/raced: already exists by now; the model is in .*/raced-2$' \
+        env RACED=$kind LD_PRELOAD="$dir/taken.so" "${raced[@]}"
+    check 'it is whole' "$binary" --model "$dir/raced-2" --dry-run
+    check 'with nothing left of it' [ -z "$(ls -d "$dir"/raced*.unfinished 2>/dev/null)" ]
+    check "and the $kind is not taken for it" ends_with 2 '^error: --export .*/raced: already exists' "${raced[@]}"
+done
 check 'what a killed export left and cannot be removed: refused' ends_with 2 \
     '^error: --export .*/left: what a killed export has left in .*/left.unfinished cannot be removed' \
     unsynced "$dir/others" "${exports[@]}" "$dir/others/left"
