@@ -648,8 +648,9 @@ mkdir "$dir/beside"
 wait $job 2>/dev/null
 check 'a run that is killed while it writes its model beside a name that was taken' [ $? -eq 137 ]
 check 'is not taken for one that has exported' ends_with 2 '^error: --export .*/beside: already exists' "${beside[@]}"
-preload taken <<'C' # the name is taken when a whole export is about to get it: by a folder, or a file
+preload taken <<'C' # the name is taken when a whole export is about to get it: by a folder, or a file; killed: before it gets the next one
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -658,7 +659,8 @@ preload taken <<'C' # the name is taken when a whole export is about to get it: 
 #include <unistd.h>
 int rename(const char *from, const char *to) {
     char inside[4096];
-    int folder = strcmp(getenv("RACED"), "folder") == 0;
+    int folder = strcmp(getenv("RACED"), "file") != 0;
+    if (strcmp(getenv("RACED"), "killed") == 0 && strcmp(strrchr(to, '/'), "/raced-2") == 0) raise(SIGKILL);
     if (strcmp(strrchr(to, '/'), "/raced") == 0) {
         if (folder) mkdir(to, 0777);
         snprintf(inside, sizeof inside, "%s%s", to, folder ? "/other" : "");
@@ -677,6 +679,10 @@ for kind in folder file; do
     check 'with nothing left of it' [ -z "$(ls -d "$dir"/raced*.unfinished 2>/dev/null)" ]
     check "and the $kind is not taken for it" ends_with 2 '^error: --export .*/raced: already exists' "${raced[@]}"
 done
+rm -rf "$dir"/raced*
+RACED=killed LD_PRELOAD="$dir/taken.so" "${raced[@]}" >"$dir/out" 2>&1 </dev/null
+check 'a run that is killed before its model has the other name' [ $? -eq 137 ]
+check 'has not exported it, either' ends_with 2 '^error: --export .*/raced: already exists' "${raced[@]}"
 check 'what a killed export left and cannot be removed: refused' ends_with 2 \
     '^error: --export .*/left: what a killed export has left in .*/left.unfinished cannot be removed' \
     unsynced "$dir/others" "${exports[@]}" "$dir/others/left"
