@@ -280,6 +280,15 @@ for kind in none selective full; do
     check "$kind: fewer, neither" [ "$(memory_of $kind 0.25)" -eq "$(memory_of $kind 0)" ]
     check "$kind: all of them, less" [ "$(memory_of $kind 1)" -lt "$(memory_of $kind 0)" ]
 done
+tiled() { # cluster, rows of a tile of the MLP, and of the loss
+    "$binary" --dry-run --model llama3.2-1b --seq-len 4K --cluster "$1" --mlp-tile "$2" --loss-tile "$3" 2>/dev/null |
+        sed -n 's/^bytes of a rank: //p'
+}
+check 'tiles of a GPU have an even number of rows' \
+    [ -n "$(tiled h100 4K 64)" -a "$(tiled h100 4095 64)$(tiled h100 64 4095)" = "$(tiled h100 4K 64)$(tiled h100 64 4K)" ]
+check 'those of a CPU as many as are asked for' \
+    [ "$(tiled cpu 4095 64)" != "$(tiled cpu 4K 64)" -a "$(tiled cpu 64 4095)" != "$(tiled cpu 64 4K)" ]
+check 'and no tile more than there are' [ "$(tiled cpu 4K 64)$(tiled cpu 64 4K)" = "$(tiled cpu 1M 64)$(tiled cpu 64 1M)" ]
 check 'rows of a GPU' says ', 512 tokens a rank' --model nano --cluster h100 --seq-len 1000 --cp 2
 check 'and of a CPU' says ', 500 tokens a rank' --model nano --cluster cpu --seq-len 1000 --cp 2
 check 'two of the eight ranks that share a machine' says 'on cpu: 32 GB a rank, float' --model nano --cluster cpu --ranks 2
