@@ -831,6 +831,21 @@ for option in '--beta1 0.5' '--beta2 0.9' '--eps 1e-3' '--weight-decay 10' '--gr
     loss=$(used $option)
     check "$option is used" [ -n "$loss" -a "$loss" != "$plain" ]
 done
+for decay in 0 100; do
+    "$binary" "${model[@]}" --steps 1 --lr 1e-3 --lr-schedule constant --weight-decay $decay --export "$dir/decay$decay" >"$dir/out" 2>&1
+done
+check 'all matrices decay, by a tenth here, and no norm' python3 -c "
+import array, json, statistics, struct
+def tensors(path):
+    data = open(path, 'rb').read()
+    n = struct.unpack('<Q', data[:8])[0]
+    return {name: array.array('f', data[8 + n + t['data_offsets'][0]:8 + n + t['data_offsets'][1]])
+            for name, t in json.loads(data[8:8 + n]).items() if name != '__metadata__'}
+none, some = (tensors('$dir/decay%d/model.safetensors' % decay) for decay in (0, 100))
+for name, x in none.items():
+    if 'norm' in name: assert some[name] == x, name
+    else: assert abs(statistics.pstdev(some[name]) / statistics.pstdev(x) - 0.9) < 0.01, name
+assert len(none) == 21, len(none)"
 check 'random parameters: no two tensors alike, 0.02, less where layers add up' python3 -c "
 import array, json, statistics, struct
 data = open('$dir/untrained/model.safetensors', 'rb').read()
