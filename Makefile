@@ -32,8 +32,9 @@ BUILD := build/$(DEVICE)$(if $(filter emulated-float,$(DEVICE)-$(FLOATX)),-float
 CC := gcc
 CXX := g++
 ERRORS := $(if $(filter 1,$(WERROR)),-Werror)
-# Counts and offsets of elements have 64 bits: one that is put into an int, unless it says so by a cast, is a warning.
-NARROW := -Wconversion -Wno-sign-conversion -Wno-float-conversion
+# Counts and offsets of elements have 64 bits: one that is put into an int, unless it says so by a cast, is a warning. (The last: what
+# clang says of enum constants beside doubles.)
+NARROW := -Wconversion -Wno-sign-conversion -Wno-float-conversion -Wno-enum-float-conversion
 # The last: clang's warning about loops that it does not vectorize.
 WARN := -Wall -Wextra $(ERRORS) $(NARROW) -Wc++-compat -Wpointer-arith -Wstrict-prototypes -Wmissing-prototypes -Wno-pass-failed
 # clang 14 accepts -march=native on x86-64 only; on aarch64 -mcpu=native selects architecture and tuning, for both compilers.
