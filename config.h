@@ -53,6 +53,7 @@ typedef struct {
     bool tied;            // the head's matrix is the embedding
     int64_t max_position; // tokens the model was made for; longer sequences are legal (that is what training is for)
     int64_t window;       // tokens a query of a Mistral sees, itself included; 0: no limit. Longer sequences are refused (options_model)
+    float initializer_range; // of random matrices (--from-scratch): standard deviation
 } model_config;
 
 // Adds a text of any bytes, such as a file's name. JSON is UTF-8: a byte that belongs to no character becomes '?'.
@@ -77,20 +78,24 @@ static inline bool config_same_rope(const model_config *a, const model_config *b
 
 // None has a window. llama2-7b-gqa is the 7B-GQA of LoongTrain's section 6.1 (its MFU formula implies F 14336 and V 51200). The tokens of
 // tiny, for the demo, and of nano, for tests, are bytes.
+#define PLAIN {ROPE_PLAIN, 0, 0, 0, 0, 0, 0, 0}
+#define LLAMA3(factor) {ROPE_LLAMA3, factor, 1, 4, 8192, 0, 0, 0}
 static const model_config config_presets[] = {
-    // name             L      D    H Hkv   HS      F       V  eps    theta     scaling: factor low high original              tied   max
-    {"llama3-8b",      32,  4096,  32,  8, 128, 14336, 128256, 1e-5f, 500000.0, {ROPE_PLAIN,   0, 0, 0,    0, 0, 0, 0}, false,   8192, 0},
-    {"llama3-70b",     80,  8192,  64,  8, 128, 28672, 128256, 1e-5f, 500000.0, {ROPE_PLAIN,   0, 0, 0,    0, 0, 0, 0}, false,   8192, 0},
-    {"llama3.1-8b",    32,  4096,  32,  8, 128, 14336, 128256, 1e-5f, 500000.0, {ROPE_LLAMA3,  8, 1, 4, 8192, 0, 0, 0}, false, 131072, 0},
-    {"llama3.1-70b",   80,  8192,  64,  8, 128, 28672, 128256, 1e-5f, 500000.0, {ROPE_LLAMA3,  8, 1, 4, 8192, 0, 0, 0}, false, 131072, 0},
-    {"llama3.1-405b", 126, 16384, 128,  8, 128, 53248, 128256, 1e-5f, 500000.0, {ROPE_LLAMA3,  8, 1, 4, 8192, 0, 0, 0}, false, 131072, 0},
-    {"llama3.2-1b",    16,  2048,  32,  8,  64,  8192, 128256, 1e-5f, 500000.0, {ROPE_LLAMA3, 32, 1, 4, 8192, 0, 0, 0}, true,  131072, 0},
-    {"llama3.2-3b",    28,  3072,  24,  8, 128,  8192, 128256, 1e-5f, 500000.0, {ROPE_LLAMA3, 32, 1, 4, 8192, 0, 0, 0}, true,  131072, 0},
-    {"llama2-7b",      32,  4096,  32, 32, 128, 11008,  32000, 1e-5f,  10000.0, {ROPE_PLAIN,   0, 0, 0,    0, 0, 0, 0}, false,   4096, 0},
-    {"llama2-7b-gqa",  32,  4096,  32,  8, 128, 11008,  32000, 1e-5f,  10000.0, {ROPE_PLAIN,   0, 0, 0,    0, 0, 0, 0}, false,   4096, 0},
-    {"tiny",            4,   256,   8,  4,  32,   688,    256, 1e-5f,  10000.0, {ROPE_PLAIN,   0, 0, 0,    0, 0, 0, 0}, false,   4096, 0},
-    {"nano",            2,    64,   4,  2,  16,   176,    256, 1e-5f,  10000.0, {ROPE_PLAIN,   0, 0, 0,    0, 0, 0, 0}, false,   4096, 0},
+    // name            L      D    H Hkv   HS      F       V  eps    theta     scaling     tied    length window, initializer_range
+    {"llama3-8b",      32,  4096,  32,  8, 128, 14336, 128256, 1e-5f, 500000.0, PLAIN,      false,   8192, 0, 0.02f},
+    {"llama3-70b",     80,  8192,  64,  8, 128, 28672, 128256, 1e-5f, 500000.0, PLAIN,      false,   8192, 0, 0.02f},
+    {"llama3.1-8b",    32,  4096,  32,  8, 128, 14336, 128256, 1e-5f, 500000.0, LLAMA3(8),  false, 131072, 0, 0.02f},
+    {"llama3.1-70b",   80,  8192,  64,  8, 128, 28672, 128256, 1e-5f, 500000.0, LLAMA3(8),  false, 131072, 0, 0.02f},
+    {"llama3.1-405b", 126, 16384, 128,  8, 128, 53248, 128256, 1e-5f, 500000.0, LLAMA3(8),  false, 131072, 0, 0.02f},
+    {"llama3.2-1b",    16,  2048,  32,  8,  64,  8192, 128256, 1e-5f, 500000.0, LLAMA3(32), true,  131072, 0, 0.02f},
+    {"llama3.2-3b",    28,  3072,  24,  8, 128,  8192, 128256, 1e-5f, 500000.0, LLAMA3(32), true,  131072, 0, 0.02f},
+    {"llama2-7b",      32,  4096,  32, 32, 128, 11008,  32000, 1e-5f,  10000.0, PLAIN,      false,   4096, 0, 0.02f},
+    {"llama2-7b-gqa",  32,  4096,  32,  8, 128, 11008,  32000, 1e-5f,  10000.0, PLAIN,      false,   4096, 0, 0.02f},
+    {"tiny",            4,   256,   8,  4,  32,   688,    256, 1e-5f,  10000.0, PLAIN,      false,   4096, 0, 0.02f},
+    {"nano",            2,    64,   4,  2,  16,   176,    256, 1e-5f,  10000.0, PLAIN,      false,   4096, 0, 0.02f},
 };
+#undef PLAIN
+#undef LLAMA3
 enum { CONFIG_PRESETS = sizeof config_presets / sizeof config_presets[0] };
 // The preset of that name, or NULL.
 static inline const model_config *config_preset(const char *name) {
@@ -245,7 +250,7 @@ static inline bool config_read(model_config *c, const cJSON *json, error_text *e
     c->window = (int64_t)window;
     if (!config_must_be(json, "hidden_act", "silu", error)) return false;
     if (!config_must_be_false(json, "attention_bias", error) || !config_must_be_false(json, "mlp_bias", error)) return false;
-    double dropout = 0, partial = 1, eps = NAN, max_position = NAN;
+    double dropout = 0, partial = 1, eps = NAN, max_position = NAN, initializer_range = 0.02;
     if (!config_number(&dropout, json, "attention_dropout", false, 0, 0, error)) return false;
     if (!config_number(&partial, json, "partial_rotary_factor", false, 1, 1, error)) return false;
     if (config_member(json, "quantization_config", error) != NULL)
@@ -271,7 +276,9 @@ static inline bool config_read(model_config *c, const cJSON *json, error_text *e
     if (!config_int(&c->V, json, "vocab_size", 2, 1 << 24, error)) return false;
     if (!config_number(&eps, json, "rms_norm_eps", false, 1e-12, 0.1, error)) return false;
     if (!config_number(&max_position, json, "max_position_embeddings", true, 1, 1099511627776.0, error)) return false;
+    if (!config_number(&initializer_range, json, "initializer_range", false, 0, 1e6, error)) return false;
     c->rms_eps = (float)eps;
+    c->initializer_range = (float)initializer_range;
     c->max_position = (int64_t)max_position;
     const cJSON *tied = config_member(json, "tie_word_embeddings", error);
     if (tied != NULL && !cJSON_IsBool(tied)) return error_set(error, "\"tie_word_embeddings\" must be true or false");

@@ -75,14 +75,15 @@ static inline path_text path_unfinished(const char *path) {
     snprintf(p.text + n, sizeof p.text - n, ".unfinished");
     return p;
 }
-// Whether two paths lead to one file or folder, which exists.
+// Whether two paths lead to one file (no terminal or pipe) or folder, which exists.
 static inline bool path_leads_to_same(const char *a, const char *b) {
     struct stat x, y;
-    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && (S_ISREG(x.st_mode) || S_ISDIR(x.st_mode)) && x.st_dev == y.st_dev &&
+           x.st_ino == y.st_ino;
 }
-// Whether two paths are one, whether or not it exists: the same last part in the same folder.
+// Whether two paths are one, whether or not it exists: the same last part in the same folder, or another name of what exists.
 static inline bool path_same(const char *a, const char *b) {
-    return strcmp(path_plain(a).text, path_plain(b).text) == 0 ||
+    return strcmp(path_plain(a).text, path_plain(b).text) == 0 || path_leads_to_same(a, b) ||
            (path_leads_to_same(path_parent(a).text, path_parent(b).text) && strcmp(path_last(a).text, path_last(b).text) == 0);
 }
 // Whether `path` lies in `folder`, at any depth; neither need exist.

@@ -350,7 +350,8 @@ static void start_parameters(trainer *t, error_text *error) {
     t->saved_step = t->done.step;
     if (resumed) return;
     if (o->from_scratch) {
-        zero_init(&t->m.zero, (uint64_t)o->seed, 0.02f, 0.02f / sqrtf(2.0f * (float)t->m.c.L)); // as GPT-2
+        float sigma = t->m.c.initializer_range;
+        zero_init(&t->m.zero, (uint64_t)o->seed, sigma, sigma / sqrtf(2.0f * (float)t->m.c.L)); // the second as GPT-2
         zero_reset_states(&t->m.zero);
     } else {
         hf_import(&t->m, t->folder, NULL, error);

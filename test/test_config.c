@@ -162,7 +162,8 @@ static void test_good_files(void) {
     memcpy(name, c.name, sizeof name);
     CHECK(config_load(&c, slash, &error) && strcmp(c.name, name) == 0, "%s is named \"%s\"", slash, c.name);
     CHECK(c.L == want.L && c.D == want.D && c.H == want.H && c.Hkv == want.Hkv && c.HS == want.HS && c.F == want.F && c.V == want.V &&
-              c.rms_eps == want.rms_eps && c.rope_theta == want.rope_theta && c.tied == want.tied && c.max_position == want.max_position,
+              c.rms_eps == want.rms_eps && c.rope_theta == want.rope_theta && c.tied == want.tied && c.max_position == want.max_position &&
+              c.initializer_range == want.initializer_range,
           "sizes");
     CHECK(c.rope.kind == ROPE_LLAMA3 && c.rope.factor == 8 && c.rope.low_freq_factor == 1 && c.rope.high_freq_factor == 4 &&
           c.rope.original_length == 8192, "rope");
@@ -260,7 +261,7 @@ static void test_bad_values(void) {
         {"head_dim", "0", "from 2"}, {"intermediate_size", NULL, "missing"}, {"intermediate_size", "99999999999", "to 1048576"},
         {"vocab_size", NULL, "missing"}, {"vocab_size", "1", "from 2"}, {"rms_norm_eps", NULL, "missing"}, {"rms_norm_eps", "0", "from"},
         {"rms_norm_eps", "-1e-5", "from"}, {"rms_norm_eps", "2", "to 0.1"}, {"max_position_embeddings", NULL, "missing"},
-        {"max_position_embeddings", "0", "from 1"}, {"tie_word_embeddings", "1", "true or false"},
+        {"max_position_embeddings", "0", "from 1"}, {"initializer_range", "-1", "from 0"}, {"tie_word_embeddings", "1", "true or false"},
         {"rope_theta", "0", "from"}, {"rope_theta", "-1", "from"}, {"rope_theta", "[]", "not a number"}, {"rope_scaling", "4", "object"},
         {"rope_scaling", "{}", "\"rope_scaling\" needs a string \"rope_type\"; legal values are default, llama3, linear, yarn"},
         {"rope_scaling", "{\"factor\": 2}", "llama3, linear, yarn"}, {"rope_scaling", "{\"type\": \"dynamic\", \"factor\": 2}", "dynamic"},

@@ -58,11 +58,11 @@ if sys.argv[1] == "config":
     a, b = json.load(open(sys.argv[2] + "/config.json")), json.load(open(sys.argv[3] + "/config.json"))
     a["dtype"] = sys.argv[4]
     assert a == b, (a, b)
-# FOLDER LAYERS: normal with deviation 0.02, what adds to the residual stream 0.02 / sqrt(2 LAYERS); norms 1. Of 4096 numbers or more: 6 %
+# FOLDER LAYERS S: normal with deviation S, what adds to the residual stream S / sqrt(2 LAYERS); norms 1. Of 4096 numbers or more: 6 %
 if sys.argv[1] == "begin":
     for k, (dtype, shape, blob) in tensors(sys.argv[2]).items():
         x = struct.unpack(f"<{len(blob) // 4}f", blob)
-        expected = 0.02 / (2 * int(sys.argv[3])) ** 0.5 if "o_proj" in k or "down_proj" in k else 0.02
+        expected = float(sys.argv[4]) / ((2 * int(sys.argv[3])) ** 0.5 if "o_proj" in k or "down_proj" in k else 1)
         if "norm" in k: assert set(x) == {1.0}, k
         else: assert abs((sum(v * v for v in x) / len(x)) ** 0.5 / expected - 1) < (0.06 if len(x) >= 4096 else 0.12), (k, expected)
 if sys.argv[1] == "edit":  # SOURCE DESTINATION EXPRESSION on `t`, the tensors
@@ -123,13 +123,18 @@ mkdir "$dir/nano.unfinished" # as an export leaves it that was killed
 touch "$dir/nano.unfinished/model.safetensors.index.json"
 "$binary" --model nano --from-scratch --steps 0 --threads 1 --export "$dir/nano//" >"$dir/out" 2>&1
 check 'preset: export' [ "$(cd "$dir/nano" && echo *)" = 'config.json model.safetensors' ]
-check 'preset: parameters as they begin' tools begin "$dir/nano" 2
+check 'preset: parameters as they begin' tools begin "$dir/nano" 2 0.02
 mpirun -np 4 "$binary" --model "$dir/nano" --steps 0 --threads 1 --zero-params full --export "$dir/nano2" >"$dir/out" 2>&1
 check 'preset: in and out again' tools equal "$dir/nano" "$dir/nano2"
 mkdir "$dir/own"
 cp "$dir/nano/config.json" "$dir/own"
 check 'from scratch, a config.json alone is a model' "$binary" --model "$dir/own" --from-scratch --steps 0 --threads 1 --export "$dir/nano3"
 check 'of the same numbers as the preset' tools equal "$dir/nano" "$dir/nano3"
+mkdir "$dir/ranged"
+sed 's/{/{"initializer_range": 0.05,/' "$dir/nano/config.json" >"$dir/ranged/config.json"
+check 'with the deviation that it asks for' \
+    "$binary" --model "$dir/ranged" --from-scratch --steps 0 --threads 1 --export "$dir/nano4"
+check 'its parameters begin so' tools begin "$dir/nano4" 2 0.05
 
 # Context extension: the first loss with another RoPE is transformers'. States and exports hold the new RoPE; exports need no options then.
 stretch=(--rope-scaling yarn:factor=4,original=40,beta_fast=3,beta_slow=0.5 --rope-theta 40000)

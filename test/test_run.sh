@@ -702,6 +702,11 @@ check 'a user error is one all the same' ends_with 2 '^error: unknown option --n
 for n in 1 2; do check "a trace replaces a trace, $n" "$binary" "${model[@]}" --steps 1 --trace "$dir/replaced.trace"; done
 check 'one file for log and trace' ends_with 2 '^error: --log .*/twice is a file of --trace, too' \
     "$binary" "${model[@]}" --steps 1 --log "$dir/twice" --trace "$dir/twice"
+touch "$dir/thrice"
+ln -s thrice "$dir/thrice_link"
+check 'by a link, too' ends_with 2 '^error: --log .*/thrice_link is a file of --trace, too' \
+    "$binary" "${model[@]}" --steps 1 --log "$dir/thrice_link" --trace "$dir/thrice"
+check 'both to one pipe' bash -c "'$binary' ${model[*]} --steps 1 --log /dev/stderr --trace /dev/stdout 2>&1 | grep -q '\"loss\"'"
 check 'and of one rank' ends_with 2 '^error: --log .*/twice.rank1 is a file' \
     mpirun -np 2 "$binary" "${model[@]}" --hp 2 --steps 1 --log "$dir/twice.rank1" --trace "$dir/twice"
 check 'nor for a trace and an export' ends_with 2 '^error: --export .*/twice.rank1 is a file of --trace, too' \
