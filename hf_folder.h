@@ -153,20 +153,22 @@ static inline const char *hf_dtype_name(safetensors_dtype d) {
     return d == DTYPE_F32 ? "float32" : d == DTYPE_F16 ? "float16" : "bfloat16";
 }
 
-// Makes numbers that Hugging Face wants as floats print as such, 8.0 and not 8: cJSON does not keep the difference.
+// Makes numbers that Hugging Face wants as floats print as such, 8.0 and not 8: cJSON does not keep the difference. Numbers that no double
+// holds print as one that reads as infinite again; cJSON's would be null.
 static inline void hf_print_floats(cJSON *json) {
     for (cJSON *at = json->child, *next; at != NULL; at = next) {
         next = at->next;
         if (cJSON_IsObject(at)) hf_print_floats(at);
         char text[64];
         if (!cJSON_IsNumber(at) || at->string == NULL) continue;
-        bool is_float = word_listed(" rope_theta attention_dropout ", at->string);
+        bool is_float = word_listed(" rope_theta attention_dropout ", at->string) || isinf(at->valuedouble);
         for (int i = 0; i < ROPE_NUMBERS; i++) is_float |= strcmp(at->string, rope_numbers[i].key) == 0 && !rope_numbers[i].whole;
         if (!is_float) continue;
         double x = at->valuedouble;
         snprintf(text, sizeof text, x == floor(x) ? "%.1f" : "%.15g", x); // numbers up to 1e15, as config_read allows
         for (int digits = 16; digits <= 17 && strtod(text, NULL) != x; digits++) // cJSON's may be off by a bit
             snprintf(text, sizeof text, "%.*g", digits, x);
+        if (isinf(x)) snprintf(text, sizeof text, x > 0 ? "1e999" : "-1e999");
         cJSON_ReplaceItemInObjectCaseSensitive(json, at->string, cJSON_CreateRaw(text));
     }
 }

@@ -10,10 +10,11 @@
 
 // ---- the search ----
 
-// Whether hp x cp of the ranks can share a sequence: a whole number of them (dp), which divides a step's sequences; two tokens a rank.
+// Whether hp x cp of the ranks can share a sequence: a whole number of them (dp), which divides a step's sequences; two tokens for each
+// of several ranks.
 static inline bool planner_legal(const planner_query *q, int hp, int cp) {
     return q->model->H % hp == 0 && q->ranks % (hp * cp) == 0 && q->global_batch % (q->ranks / (hp * cp) * q->batch) == 0 &&
-           q->S >= 2 * (int64_t)hp * cp;
+           (hp * cp == 1 || q->S >= 2 * (int64_t)hp * cp);
 }
 
 // A relative gap below this is inside the model's error: a tie.

@@ -213,7 +213,8 @@ def pair(ask, rnd, files, folder):
     if kind == "auto":
         options = [*start, *data, "--steps", 3]
         machines = ["--cluster", rnd.choice(["cpu", "h100"])]
-        run(alone(*options), rnd.randint(1, ask.ranks), [*options, "--hp", "auto", "--global-batch", batch, *machines], rnd.getrandbits(8))
+        ranks = rnd.randint(1, max(1, min(ask.ranks, data[1] // 2)))  # with less than two tokens a rank there may be no plan
+        run(alone(*options), ranks, [*options, "--hp", "auto", "--global-batch", batch, *machines], rnd.getrandbits(8))
     elif kind == "evaluate":
         options = [*start, *data[:4], "--steps", 0]
         on_grid(alone(*options), *options)

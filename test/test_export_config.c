@@ -153,12 +153,17 @@ int main(int argc, char **argv) {
     check_tokenizer_length(folder, 48, "{\"model_max_length\": null}", "{\"model_max_length\": null}");
     check_tokenizer_length(folder, 64, "{\"model_max_length\": 40}", "{\"model_max_length\": 40}");
     check_tokenizer_length(folder, 48, "{\"b\": 48}", "{\"b\": 48}");
-    cJSON *few = cJSON_Parse("{\"attention_dropout\": 0.07, \"rope_theta\": 10000}");
-    hf_print_floats(few);
-    char *digits = cJSON_PrintUnformatted(few);
-    CHECK(strcmp(digits, "{\"attention_dropout\":0.07,\"rope_theta\":10000.0}") == 0, "%s", digits);
-    free(digits);
-    cJSON_Delete(few);
+    static const char *const printed[][2] = {
+        {"{\"attention_dropout\": 0.07, \"rope_theta\": 10000}", "{\"attention_dropout\":0.07,\"rope_theta\":10000.0}"},
+        {"{\"a\": {\"factor\": 1e400, \"b\": -1e400, \"c\": 1e300}}", "{\"a\":{\"factor\":1e999,\"b\":-1e999,\"c\":1e+300}}"}};
+    for (int i = 0; i < 2; i++) {
+        cJSON *json = cJSON_Parse(printed[i][0]);
+        hf_print_floats(json);
+        char *text = cJSON_PrintUnformatted(json);
+        CHECK(strcmp(text, printed[i][1]) == 0, "%s", text);
+        free(text);
+        cJSON_Delete(json);
+    }
     CHECK(hf_short_number(1e-5f) == 1e-5 && hf_short_number(1e-6f) == 1e-6 && hf_short_number(0.1f) == 0.1 &&
           hf_short_number(0.1234567f) == 0.1234567 &&
           (float)hf_short_number(1.0f / 3) == 1.0f / 3, "short numbers");

@@ -551,6 +551,7 @@ check 'the run of that plan fits, with as many such layers or more' bash -c "
         awk '/^recompute:/ { selective = \$6 } /^bytes of a rank/ { bytes = \$6 } END { exit !(selective >= 24 && bytes <= 78e9) }'"
 check 'a part of the layers on the host, where it has no room for all' \
     best_of '^mpirun .* --recompute full --offload-activations 0.75 ' --model llama3-70b --ranks 8 --seq-len 740K
+check 'one rank may have a token alone' best_of '^mpirun -np 1 .* --seq-len 1 ' --model tiny --ranks 1 --seq-len 1
 refuse 'ranks that no grid divides' 'no legal grid' "${big[@]}" --ranks 67 --seq-len 100
 refuse 'an unknown cluster' "neither a known cluster .*h100" --model llama3-8b --plan --cluster h1000
 sed 's/^peak .*//' clusters/h100.txt >"$dir/missing.txt"
