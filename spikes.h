@@ -12,9 +12,12 @@ typedef struct {
     double values[SPIKE_WINDOW]; // of the last `count` steps, oldest first, and also those left out: a new level is soon accepted
 } recent_values;
 
+// Keeps 15 digits, as cJSON writes numbers: a run that resumes a state decides by the same values.
 static inline void recent_add(recent_values *r, double value) {
+    char text[32];
+    snprintf(text, sizeof text, "%.15g", value);
     if (r->count == SPIKE_WINDOW) memmove(r->values, r->values + 1, sizeof *r->values * (size_t)--r->count);
-    r->values[r->count++] = value;
+    r->values[r->count++] = strtod(text, NULL);
 }
 // What the next step may have at most. INFINITY until the window is full: at its start a run knows no level yet.
 static inline double recent_limit(const recent_values *r, double z) {
