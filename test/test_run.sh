@@ -510,6 +510,8 @@ mpirun -np 2 "$binary" "${nano[@]}" --cp 2 --steps 0 --val-data "$dir/data.bin" 
     --log "$dir/only.jsonl" >"$dir/only.out" 2>&1 </dev/null
 seen="$? $(grep -c '^eval  *0/0 \|^sample  *0/0 | tokens' "$dir/only.out") $(grep -c 'val_loss\|sample_tokens' "$dir/only.jsonl")"
 check 'nothing to train: evaluates, samples, logs' [ "$seen" = '0 2 2' ]
+first=$(od -An -v -tu2 -j1024 -N64 "$dir/data.bin" | xargs) # tokens, after the header
+check 'without a prompt the data are one' grep -qx "sample      5 tokens after $first" "$dir/only.out"
 
 rm -f "$dir/none.jsonl"
 long=$(printf '%0250d' 0)
@@ -819,8 +821,8 @@ import json
 assert len(drawn['sample_tokens']) == 60 and drawn == also, (drawn, also)
 assert a['val_loss'] != b['val_loss'] and a['needle_accuracy'] == b['needle_accuracy']
 for depth, loss in a['needle_loss'].items(): assert abs(loss - b['needle_loss'][depth]) < 1e-5, (a, b)"
-check 'samples of two steps' "$binary" "${model[@]}" --steps 2 --lr 1e-30 \
-    --sample-every 1 --sample-tokens 20 --sample-temperature 10 --log "$dir/drawn.jsonl"
+check 'samples of two steps, after one token' "$binary" "${model[@]}" --steps 2 --lr 1e-30 \
+    --sample-every 1 --sample-prompt 7 --sample-tokens 20 --sample-temperature 10 --log "$dir/drawn.jsonl"
 check 'are two draws, and so are their tokens' python3 -c "
 import json
 drawn = [row['sample_tokens'] for row in map(json.loads, open('$dir/drawn.jsonl')) if 'sample_tokens' in row]

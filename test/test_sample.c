@@ -116,15 +116,15 @@ static void test_text(void) {
 
     // Every byte of a byte-level vocabulary, as GPT-2's bytes_to_unicode writes it.
     int extra = 0;
-    for (int b = 1; b < 256; b++) { // byte 0 would be the first of the extra codes
+    for (int b = 0; b < 256; b++) {
         bool shown = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
-        int code = shown ? b : 256 + ++extra;
+        int code = shown ? b : 256 + extra++;
         char text[3] = {(char)code, 0, 0};
         if (code >= 128) text[0] = (char)(0xC0 | code >> 6), text[1] = (char)(0x80 | (code & 0x3F));
-        uint8_t back[4] = {0};
+        uint8_t back[4] = {(uint8_t)~b};
         CHECK(token_text_decode(text, back) == 1 && back[0] == b, "byte %d came back as %d", b, back[0]);
     }
-    CHECK(extra == 67, "%d", extra);
+    CHECK(extra == 68, "%d", extra);
 
     char folder[] = "/tmp/llama_sample_XXXXXX";
     if (mkdtemp(folder) == NULL) exit(EXIT_FAILED);
