@@ -119,7 +119,7 @@ static inline bool file_pread(int fd, const char *path, void *to, size_t bytes, 
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) return error_set_errno(error, "%s: cannot be read at byte %lld", path, (long long)offset);
         if (n == 0)
-            return error_set(error, "%s: ends at byte %lld; it has become shorter since it was opened",
+            return error_set(error, "%s: ends before byte %lld; it has become shorter since it was opened",
                              path, (long long)(offset + (int64_t)done));
         done += (size_t)n;
     }

@@ -800,7 +800,7 @@ static void test_bad_files(void) {
     // A file that shrinks or is removed after it was opened.
     CHECK(truncate(a.text, 1030) == 0, "truncate");
     error.text[0] = '\0';
-    CHECK(!dataloader_read(&loader, 0, &s, read_tokens, labels, &error) && strstr(error.text, "a.bin: ends at byte 1030") != NULL,
+    CHECK(!dataloader_read(&loader, 0, &s, read_tokens, labels, &error) && strstr(error.text, "a.bin: ends before byte 1030") != NULL,
           "%s", error.text);
     unlink(a.text);
     dataloader_close(&loader);

@@ -240,6 +240,13 @@ static void test_round_trip(int64_t limit, int files) {
         CHECK(index != NULL && strstr(index, total) != NULL, "%s is not in %s", total, index != NULL ? index : error.text);
         free(index);
     }
+    for (int i = 0; i < r.file_count; i++) CHECK(truncate(r.files[i].path, 64) == 0, "truncate %s", r.files[i].path);
+    for (int k = 0; k < 10; k++) { // every dtype, one chunk and several
+        const safetensor *t = &r.tensors[k];
+        error.text[0] = '\0';
+        bool ok = safetensors_read(&r, t, 0, t->count, y, &error), said = strstr(error.text, "it has become shorter") != NULL;
+        CHECK(t->count == 0 ? ok : !ok && said, "%s of a file that has shrunk: \"%s\"", t->name, error.text);
+    }
     safetensors_close(&w);
     safetensors_close(&second);
     safetensors_close(&r);
