@@ -91,14 +91,10 @@ size_t op_rmsnorm_backward_scratch(int64_t T, int64_t D) { return sizeof(float) 
 // The BLAS splits the work over its own threads: the last bit of a result may depend on their number, but not on the run.
 static void matrix_product(float *c, const float *a, bool a_transposed, const float *b, bool b_transposed, const float *residual, bool add,
                            int64_t M, int64_t N, int64_t K) {
-    const int64_t k_most = (int64_t)1 << 30; // the BLAS takes 32-bit sizes
     if (residual != NULL && residual != c) device_copy(c, residual, sizeof(float) * (size_t)(M * N));
-    bool keep = add || residual != NULL;
-    for (int64_t k = 0; k < K || k == 0; k += k_most) {
-        cblas_sgemm(CblasRowMajor, a_transposed ? CblasTrans : CblasNoTrans, b_transposed ? CblasTrans : CblasNoTrans, (int)M, (int)N,
-                    (int)min_i64(k_most, K - k), 1.0f, a + (a_transposed ? k * M : k), (int)(a_transposed ? M : K),
-                    b + (b_transposed ? k : k * N), (int)(b_transposed ? K : N), keep || k > 0 ? 1.0f : 0.0f, c, (int)N);
-    }
+    float beta = add || residual != NULL ? 1 : 0; // the BLAS takes 32-bit sizes: a rank holds no tensor of 2^31 rows
+    cblas_sgemm(CblasRowMajor, a_transposed ? CblasTrans : CblasNoTrans, b_transposed ? CblasTrans : CblasNoTrans, (int)M, (int)N, (int)K,
+                1, a, (int)(a_transposed ? M : K), b, (int)(b_transposed ? K : N), beta, c, (int)N);
 }
 void op_linear_forward(floatX *y, const floatX *x, const floatX *w, const floatX *residual, int64_t T, int64_t in, int64_t out) {
     matrix_product(y, x, false, w, true, residual, false, T, out, in);
