@@ -739,6 +739,34 @@ check 'a log that cannot be written: status 1' \
     "$binary" "${model[@]}" --steps 3 --log /dev/full
 said=$(grep '^warning: --log /dev/full: cannot be written any more: No space left\|^step *2/3' "$dir/shown" | sed 's/ .*//' | xargs)
 check 'it was said before the second step, once' [ "$said" = 'warning: step' ]
+preload full_from <<'C'
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+int fflush(FILE *f) {
+    static int lines;
+    int (*next)(FILE *) = (int (*)(FILE *))dlsym(RTLD_NEXT, "fflush");
+    char link[64], path[4096] = "";
+    if (f != NULL && snprintf(link, sizeof link, "/proc/self/fd/%d", fileno(f)) > 0 && readlink(link, path, sizeof path - 1) > 0 &&
+        strstr(path, "/full.jsonl") != NULL && ++lines == atoi(getenv("FULL_FROM_LINE")))
+        dup2(open("/dev/full", O_WRONLY), fileno(f));
+    return next(f);
+}
+C
+full_from() { # line, what it logs, command...: the disk is full from this line of the log on, the last, so that nothing follows it
+    check "a disk that is full for the last line of a log, of $2: status 1" \
+        ends_with 1 '^warning: --log .*/full.jsonl: not all of it could be written: No space left on device' \
+        env LD_PRELOAD="$dir/full_from.so" FULL_FROM_LINE="$1" "${@:3}"
+    check 'it was said when it was lost' grep -q '^warning: --log .*/full.jsonl: cannot be written any more: No space left' "$dir/shown"
+    check 'the lines before it are there' [ "$(wc -l <"$dir/full.jsonl")" -eq $(($1 - 1)) ]
+}
+full_from 1 'a run' "$binary" "${nano[@]}" --log "$dir/full.jsonl" --steps 0
+full_from 3 'a state' "$binary" "${model[@]}" --log "$dir/full.jsonl" --steps 1 --out "$dir/full-states"
+full_from 3 'an evaluation' "$binary" "${model[@]}" --log "$dir/full.jsonl" --steps 1 --val-data "$dir/data.bin"
+full_from 3 'a sample' "$binary" "${model[@]}" --log "$dir/full.jsonl" --steps 1 --sample-every 1
 cp "$dir/cut.jsonl" "$dir/before.jsonl"
 printf '\377\377' | dd of="$dir/worse.bin" bs=1 seek=1100 conv=notrunc 2>/dev/null
 check 'bad validation data, read at the first evaluation' ends_with 2 'worse.bin: ' \
