@@ -90,7 +90,7 @@ def watch(pool, shards):
         time.sleep(1)
     time.sleep(5)
     print(f"error: {KILLED}", file=sys.stderr)
-    shards.__exit__(RuntimeError)
+    shards.remove()
     os._exit(2)
 
 
@@ -588,20 +588,24 @@ class Shards:
         return self
 
     def __exit__(self, kind, *_):
-        for name in self.names:
-            if kind is None:
+        if kind is None:
+            for name in self.names:
                 os.replace(name + ".part", name)
-            else:
-                with contextlib.suppress(FileNotFoundError):  # a signal while they got their names
-                    os.unlink(name + ".part")
-        for file in (self.file, self.mask) if kind is not None else ():
+            return
+        self.remove()
+        for file in self.file, self.mask:
             with contextlib.suppress(AttributeError, OSError):  # none is open; the disk is full
                 file.close()
 
+    def remove(self):
+        """Removes the files. Also where a signal comes in the middle of a write, in which Python lets no handler close its file."""
+        for name in self.names:
+            with contextlib.suppress(FileNotFoundError):  # a signal before it was opened, or while they got their names
+                os.unlink(name + ".part")
+
     def open(self, name):
-        file = open(name + ".part", "wb")
         self.names.append(name)
-        return file
+        return open(name + ".part", "wb")
 
     def write(self, ids, mask, _stops=None):
         while len(ids) > 0:
@@ -729,7 +733,7 @@ def main():
     def stop(number, _):  # at once: waiting for the other processes can be disturbed by a second signal, and they end with this one
         for ended in signal.SIGTERM, signal.SIGHUP:
             signal.signal(ended, signal.SIG_IGN)
-        shards.__exit__(SystemExit)
+        shards.remove()
         os._exit(128 + number)
 
     with Shards(args.out, width, args.shard_tokens // length * length, masked) as shards:

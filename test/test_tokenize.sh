@@ -244,10 +244,31 @@ hang_up() { # status, command before the first process
     until [ -s "$dir/closed_000001.bin.part" ] || ! kill -0 $job; do sleep 0.02; done
     kill -HUP -- -$job
     wait $job
-    [ $? -eq "$1" ]
+    local status=$?
+    [ $status -eq "$1" ] || { echo "status $status" && cat "$dir/shown" && return 1; }
 }
 check 'a closed terminal ends it' hang_up 129
 check 'without a file' test -z "$(ls "$dir" | grep '^closed_')"
+preload in_write <<'C'
+#include <dlfcn.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+ssize_t write(int fd, const void *bytes, size_t n) {
+    ssize_t (*next)(int, const void *, size_t) = (ssize_t (*)(int, const void *, size_t))dlsym(RTLD_NEXT, "write");
+    char link[64], path[4096] = "";
+    if (snprintf(link, sizeof link, "/proc/self/fd/%d", fd) > 0 && readlink(link, path, sizeof path - 1) > 0 &&
+        strstr(path, "/interrupted_") != NULL)
+        raise(SIGHUP);
+    return next(fd, bytes, n);
+}
+C
+LD_PRELOAD="$dir/in_write.so" $python dev/tokenize_text.py --tokenizer "$dir/tokenizer.json" --out "$dir/interrupted" --processes 2 \
+    "$dir/long.txt" >"$dir/shown" 2>&1
+echo "status $?" >>"$dir/shown"
+check 'in the middle of a write, too, without a word' test "$(cat "$dir/shown")" = 'status 129'
+check 'and without a file' test -z "$(ls "$dir" | grep '^interrupted_')"
 check 'but not under nohup' hang_up 0 nohup
 check 'which writes its file' test -s "$dir/closed_000001.bin"
 # Chats: what the template makes of the assistant's messages is learnt, with the token that ends the turn.
