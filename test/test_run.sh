@@ -756,17 +756,20 @@ int fflush(FILE *f) {
     return next(f);
 }
 C
-full_from() { # line, what it logs, command...: the disk is full from this line of the log on, the last, so that nothing follows it
-    check "a disk that is full for the last line of a log, of $2: status 1" \
+full_at_end() { # how the last line of its log begins, command...: the disk is full for this line alone, so that no later one says so
+    "${@:2}" --log "$dir/full.jsonl" >"$dir/shown" 2>&1 </dev/null
+    local line=$(wc -l <"$dir/full.jsonl")
+    check "the last line of a log begins with $1" grep -q "^$1" <(tail -1 "$dir/full.jsonl")
+    rm -rf "$dir/full-states"
+    check 'a disk that is full for it: status 1' \
         ends_with 1 '^warning: --log .*/full.jsonl: not all of it could be written: No space left on device' \
-        env LD_PRELOAD="$dir/full_from.so" FULL_FROM_LINE="$1" "${@:3}"
+        env LD_PRELOAD="$dir/full_from.so" FULL_FROM_LINE=$line "${@:2}" --log "$dir/full.jsonl"
     check 'it was said when it was lost' grep -q '^warning: --log .*/full.jsonl: cannot be written any more: No space left' "$dir/shown"
-    check 'the lines before it are there' [ "$(wc -l <"$dir/full.jsonl")" -eq $(($1 - 1)) ]
 }
-full_from 1 'a run' "$binary" "${nano[@]}" --log "$dir/full.jsonl" --steps 0
-full_from 3 'a state' "$binary" "${model[@]}" --log "$dir/full.jsonl" --steps 1 --out "$dir/full-states"
-full_from 3 'an evaluation' "$binary" "${model[@]}" --log "$dir/full.jsonl" --steps 1 --val-data "$dir/data.bin"
-full_from 3 'a sample' "$binary" "${model[@]}" --log "$dir/full.jsonl" --steps 1 --sample-every 1
+full_at_end '{"run":' "$binary" "${nano[@]}" --steps 0
+full_at_end '{"step":1,"saved":' "$binary" "${model[@]}" --steps 1 --out "$dir/full-states"
+full_at_end '{"step":1,"val_loss":' "$binary" "${model[@]}" --steps 1 --val-data "$dir/data.bin"
+full_at_end '{"step":1,"sample_tokens":' "$binary" "${model[@]}" --steps 1 --sample-every 1
 cp "$dir/cut.jsonl" "$dir/before.jsonl"
 printf '\377\377' | dd of="$dir/worse.bin" bs=1 seek=1100 conv=notrunc 2>/dev/null
 check 'bad validation data, read at the first evaluation' ends_with 2 'worse.bin: ' \
