@@ -598,7 +598,7 @@ static inline bool state_resume(state_store *s, model *m, training_progress *pro
             error->number = why.number;
             break;
         }
-        if (!*found && first_rank) fprintf(stderr, "note: skipping the damaged state %s: %s\n", path.text, why.text);
+        if (!*found && first_rank) fprintf(stderr, "note: skipping the damaged state %s: %s\n", printable(path.text).text, why.text);
     }
     m->zero.rounding.step = 0;
     if (*found) {

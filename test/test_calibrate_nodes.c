@@ -56,10 +56,23 @@ int main(int argc, char **argv) {
     o.cluster_out = file;
     check_linear();
     CHECK(calibrate(&o, config_preset("nano"), world, 2, &error), "%s", error.text);
-    // SeqAlltoAll of the two ranks of a node, 402 runs at each of two sizes, then of all four, 42 runs.
-    int64_t each = (device_is_host() ? CALIBRATE_LINK_BYTES : CALIBRATE_GPU_LINK_BYTES) / 8 / 768 * 768;
-    int64_t sent = comm_count(COMM_SEQ_ALLTOALL).bytes_sent;
-    CHECK(sent == 402 * (768 + each) + 42 * 3 * each, "%lld bytes sent by SeqAlltoAll", (long long)sent);
+    // Bytes that this rank sent: 42 runs of everything with long transfers; 402 with short ones, of SeqAlltoAll at two sizes.
+    int64_t link = device_is_host() ? CALIBRATE_LINK_BYTES : CALIBRATE_GPU_LINK_BYTES, each = link / 8 / 768 * 768;
+    bool first = comm_rank(world) % 2 == 0 || !device_is_host(); // of the ranks that share a NIC; GPUs have one each
+    const struct {
+        comm_kind kind;
+        int64_t sent;
+    } transfers[] = {{COMM_SEQ_ALLTOALL, 402 * (768 + each) + 42 * 3 * each}, // of the two ranks of a node, then of all four
+                     {COMM_KV_INNER, 3 * 42 * link + 402 * 256},              // one flow: alone, one of two, beside a product; a short hop
+                     {COMM_DKV_INNER, 42 * link},                             // the other of two
+                     {COMM_KV_OUTER, (first ? 2 : 1) * 42 * link},            // all ranks together, then one per NIC
+                     {COMM_PARAM_GATHER, 42 * link / 2},
+                     {COMM_GRAD_REDUCE, 42 * link / 2}};
+    for (size_t k = 0; k < sizeof transfers / sizeof *transfers; k++) {
+        int64_t sent = comm_count(transfers[k].kind).bytes_sent;
+        CHECK(sent == transfers[k].sent, "%s: %lld bytes sent, not %lld", comm_kind_name(transfers[k].kind), (long long)sent,
+              (long long)transfers[k].sent);
+    }
     if (comm_rank(world) == 0) {
         static const char *const keys[] = {"gpus_per_node", "nic_rate", "nic_efficiency", "alltoall_efficiency", "p2p_rate", "nvlink_rate",
                                            "memory", "host_memory"};
@@ -75,6 +88,13 @@ int main(int argc, char **argv) {
         int found = note == NULL ? 0 : sscanf(note, "\n# nodes: one flow a NIC %lf GB/s, all ranks at once %lf GB/s a NIC; "
                                                     "alltoall of all, %lf bytes a rank, %lf us", &one, &together, &bytes, &microseconds);
         CHECK(found == 4, "the file does not say what its figures come from");
+        double flow = 0, two = 0; // inside a node
+        note = text != NULL ? strstr(text, "\n# links: ") : NULL;
+        found = note == NULL ? 0 : sscanf(note, "\n# links: one flow a rank %lf GB/s, two at once %lf GB/s;", &flow, &two);
+        CHECK(found == 2, "the file does not say what the links reached");
+        CHECK(fabs(machines.p2p_rate / (1e9 * flow) - 1) < digits, "%g B/s of one flow, measured %g GB/s", machines.p2p_rate, flow);
+        CHECK(machines.nvlink_rate > (1 - digits) * 1e9 * fmax(flow, two),
+              "a link of %g B/s, measured were %g and %g GB/s", machines.nvlink_rate, flow, two);
         bool emulated = !device_is_host(); // then figures far from a GPU's stand at their limits
         grid_shape shape = planner_shape(&machines, 1, 4, 1, 1, PLACEMENT_HEAD_FIRST);
         // On a busy machine, measured inside a node may be more than all of it.

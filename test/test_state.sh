@@ -311,8 +311,11 @@ damage 'a digit of the samples' 'checksum is wrong' sed -i 's/"samples":48/"samp
 damage 'of another step' 'its step is 4' cp ../step-00000004/training_state.json .
 mkdir "$dir/damage/unfinished-step-00000030"
 cp -r "$dir/whole/step-00000012" "$dir/damage/step-99"
+: >"$dir/damage/step-00000098"
+ln -s nowhere "$dir/damage/step-00000097"
 train damage "${grid[@]}" --out "$dir/damage" --resume
-check 'a copy under another name: not taken for a state' [ $? -eq 0 ]
+check 'a copy under another name, a file and a link to nothing: not taken for states' \
+    [ $? -eq 0 -a "$(grep -c '^note: skipping' "$dir/damage.err")" -eq 0 ]
 check 'half-written: removed' complete "$dir/damage"
 rm -rf "$dir/none"
 mkdir "$dir/none"
