@@ -56,7 +56,7 @@ check 'over a cluster file: status 1' \
 check 'which stays' bash -c "cmp '$dir/before.txt' '$dir/here1.txt' && [ ! -e '$dir/here1.txt.unfinished' ]"
 echo 'not a cluster' >"$dir/other.txt"
 check 'refused: over a file of another kind' ends_with 2 '^error: --cluster-out .*/other.txt: is a file of another kind' \
-    mpirun -np 2 "$binary" --calibrate --model nano --cluster-out "$dir/other.txt"
+    "$binary" --calibrate --model nano --cluster-out "$dir/other.txt"
 check 'which stays' [ "$(cat "$dir/other.txt")" = 'not a cluster' ]
 check 'refused: what has no effect' ends_with 2 '^error: --seq-len has no effect with --calibrate; legal with it are --model' \
     "$binary" --calibrate --model nano --seq-len 1K
