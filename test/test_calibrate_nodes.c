@@ -80,6 +80,7 @@ int main(int argc, char **argv) {
         CHECK(cluster_load(&machines, file, &error), "%s", error.text);
         CHECK(machines.gpus_per_node == 2 && machines.ranks_sharing == (device_is_host() ? 2 : 0),
               "nodes of %g ranks", machines.gpus_per_node);
+        CHECK(machines.nics_per_node == (device_is_host() ? 1 : 2), "%g NICs: no more than ranks", machines.nics_per_node);
         for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
             CHECK(machines.kinds[cluster_find(keys[k])] == FIGURE_MEASURED, "%s is not measured", keys[k]);
         char *text = file_read_text(file, CONFIG_BYTES, &error);
