@@ -780,6 +780,7 @@ small() { # bytes that are free, option...: the number of notes of a run that en
         grep -c '^note: --out .* GB more .* GB are free$' "$dir/noted"
 }
 check 'a state at the end: a byte too little' [ "$(small $((state - 1)))" = 1 ]
+check 'in GB' grep -q 'will take 0.0015 GB more (--keep 2 and one that is written), and 0.0015 GB are free$' "$dir/noted"
 rm -r "$dir/small"
 check 'enough for it' [ "$(small $state)" = 0 ]
 rm -r "$dir/small"
@@ -805,6 +806,7 @@ export_notes() { # bytes that are free, option...: the number of notes of a run 
 }
 one_step=(--model nano --from-scratch --train-data "$dir/data.bin" --seq-len 100 --steps 1)
 check 'an export: a byte too little' [ "$(export_notes $((4 * 125248 - 1)) "${one_step[@]}")" = 1 ]
+check 'in GB' grep -q 'will take 0.000501 GB, and 0.000501 GB are free' "$dir/noted"
 check 'enough for it' [ "$(export_notes $((4 * 125248)) "${one_step[@]}")" = 0 ]
 rm -r "$dir/small"
 check 'beside the state of the run: a byte too little' \
