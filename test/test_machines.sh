@@ -205,6 +205,21 @@ C
 check 'a new folder for states that a rank has looked for before it was made' bash -c "cd '$dir' &&
     timeout 60 mpirun -np 2 -x LD_PRELOAD='$dir/believes.so' '$program' --model nano --from-scratch --train-data a/data.bin --seq-len 100 \
     --cp 2 --steps 1 --threads 1 --out late/states --trace late/states/trace --export late/states/model"
+# Other network file systems show a new file some time after it was made.
+preload shows_late <<'C'
+#include <dlfcn.h>
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+int lstat(const char *path, struct stat *entry) {
+    static int asked;
+    if (strstr(path, "seen-by-all-ranks-") != NULL && asked++ < 5) return errno = ENOENT, -1;
+    return ((int (*)(const char *, struct stat *))dlsym(RTLD_NEXT, "lstat"))(path, entry);
+}
+C
+check 'a file system that shows what is new half a second late' \
+    timeout 60 mpirun -np 2 -x LD_PRELOAD="$dir/shows_late.so" "$program" --model nano --from-scratch --train-data "$dir/a/data.bin" \
+    --seq-len 100 --cp 2 --steps 1 --threads 1 --out "$dir/shown_late"
 part=("$program" --model nano --from-scratch --train-data "$dir/a/data.bin" --seq-len 100 --threads 1)
 check 'another command' ends_with 2 '^error: --steps 3 is not what rank 0 was started with.* (rank 1, on .*)$' \
     mpirun -np 1 "${part[@]}" --steps 2 : -np 1 "${part[@]}" --steps 3

@@ -799,6 +799,9 @@ rm -r "$dir/small"
 check 'three, of which one stays, two more that do, and one that is written: enough' \
     [ "$(small $((6 * state)) --save-every 1 --keep 3 --keep-every 7)" = 0 ]
 rm -r "$dir/small"
+check 'of every second: two, two that stay and one that is written: a byte too little' \
+    [ "$(small $((5 * state - 1)) --save-every 2 --keep 2 --keep-every 8)" = 1 ]
+rm -r "$dir/small"
 check 'four and two that stay: a byte too little' [ "$(small $((6 * state - 1)) --save-every 1 --keep 3 --keep-every 10)" = 1 ]
 check 'every tenth stays, and the newest three' \
     [ "$(ls "$dir/small" | xargs)" = 'lock step-00000010 step-00000020 step-00000022 step-00000023 step-00000024' ]
